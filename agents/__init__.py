@@ -1,0 +1,2 @@
+if __name__ == "agents":
+    raise ImportError("import this package as swarmkv.agents, not as agents")

@@ -1,0 +1,222 @@
+"""Continuous batching: many sequences share each forward pass, and join and leave between passes.
+
+A sequence first feeds its prompt, in chunks, then decodes. Each step takes the waiting tokens of every decoding
+sequence and fills a token budget with prompt chunks, the sequences taking turns: a long prompt delays the others
+by one chunk at most.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import torch
+
+from .branch import Branch
+from .errors import KVCoreError, SettingInvalid
+from .runner import Runner
+from .sampling import Sampler, SamplingSettings, apply_bitmask
+from .step import Work
+
+
+class Constraint(Protocol):
+    """What may follow in one sequence. Implemented outside: kvcore knows no grammar."""
+
+    @property
+    def finished(self) -> bool:
+        """Nothing may follow."""
+        ...
+
+    def mask(self) -> Any:
+        """int32[ceil(vocabulary / 32)], bit set = allowed next. Raises: ConstraintFailed."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """The token was chosen. Raises: ConstraintFailed."""
+        ...
+
+    def forced(self) -> list[int]:
+        """Tokens that must follow now whatever the model says; empty if there is a choice."""
+        ...
+
+
+class Finish(enum.Enum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class Request:
+    """One sequence of the batch: feed `prompt` into `branch`, then decode until a stop token or a limit.
+
+    A chosen stop token is neither kept in `produced` nor added to the branch. The callbacks run in the thread
+    that calls `Batcher.step`; `on_prefilled` runs once the whole prompt is in the branch and may put a fork in
+    the branch's place.
+    """
+
+    def __init__(
+        self,
+        branch: Branch,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        stop_ids: frozenset[int],
+        sampling: SamplingSettings = SamplingSettings(),
+        constraint: Constraint | None = None,
+        on_prefilled: Callable[[Request], None] | None = None,
+        on_tokens: Callable[[Request, list[int]], None] | None = None,
+        on_finish: Callable[[Request], None] | None = None,
+    ) -> None:
+        if not prompt:
+            raise SettingInvalid("prompt", prompt, "one token or more: there must be a query to decode from")
+        if max_tokens < 1:
+            raise SettingInvalid("max_tokens", max_tokens, "1 or more")
+        self.branch = branch
+        self.waiting: list[int] = list(prompt)
+        """tokens that are not in the branch yet: the rest of the prompt, later what was chosen last"""
+        self.max_tokens, self.stop_ids = max_tokens, stop_ids
+        self.sampler, self.constraint = Sampler(sampling), constraint
+        self.on_prefilled, self.on_tokens, self.on_finish = on_prefilled, on_tokens, on_finish
+        self.prefilled_tokens = 0
+        self.evicted_pages = 0
+        self.produced: list[int] = []
+        self.decoding = False
+        self.finish: Finish | None = None
+        self.error: KVCoreError | None = None
+
+
+class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one step takes."""
+
+    sequences: int = 32
+    """sequences in one forward pass"""
+    prefill_tokens: int = 512
+    """prompt tokens of a step in which nothing decodes"""
+    mixed_prefill_tokens: int = 256
+    """prompt tokens of a step that others wait in to decode"""
+
+
+def plan_step(requests: Sequence[Request], limits: BatchLimits) -> list[tuple[Request, int]]:
+    """Which sequences run in the next step and with how many of their waiting tokens. Changes nothing."""
+    decoding = [request for request in requests if request.decoding][: limits.sequences]
+    plan = [(request, len(request.waiting)) for request in decoding]
+    budget = limits.mixed_prefill_tokens if decoding else limits.prefill_tokens
+    for request in requests:
+        if len(plan) == limits.sequences or budget <= 0:
+            break
+        if not request.decoding:
+            taken = min(budget, len(request.waiting))
+            plan.append((request, taken))
+            budget -= taken
+    return plan
+
+
+class Batcher:
+    """The requests in flight. All methods are called from one thread."""
+
+    def __init__(self, runner: Runner, *, limits: BatchLimits = BatchLimits()) -> None:
+        self.runner, self.limits = runner, limits
+        self._requests: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, request: Request) -> None:
+        self._requests.append(request)
+
+    def cancel(self, request: Request) -> None:
+        """End a request between steps; its branch is left as the last step made it. Idempotent."""
+        if request.finish is None:
+            self._end(request, Finish.CANCELLED)
+
+    def step(self) -> bool:
+        """Run one forward pass. False if there was nothing to run.
+
+        A request that fails (no room, too long, a constraint in error) ends with its error; the others go on.
+        """
+        work: list[tuple[Request, Work]] = []
+        for request, n_tokens in plan_step(self._requests, self.limits):
+            tokens = request.waiting[:n_tokens]
+            try:
+                self.runner.require_positions(request.branch.length + n_tokens)
+                request.evicted_pages += request.branch.extend(tokens)
+            except KVCoreError as error:
+                self._fail(request, error)
+                continue
+            del request.waiting[:n_tokens]
+            work.append((request, Work(request.branch, n_tokens)))
+        if not work:
+            return bool(self._requests)
+        logits = self.runner.run([w for _, w in work])
+        for row, (request, w) in enumerate(work):
+            try:
+                self._advance(request, w.n_tokens, logits[row])
+            except KVCoreError as error:
+                self._fail(request, error)
+        return True
+
+    def _advance(self, request: Request, n_tokens: int, logits: torch.Tensor) -> None:
+        if not request.decoding:
+            request.prefilled_tokens += n_tokens
+            if request.waiting:
+                # Turns: whoever got a chunk stands behind the others.
+                self._requests.remove(request)
+                self._requests.append(request)
+                return
+            request.decoding = True
+            if request.on_prefilled is not None:
+                request.on_prefilled(request)
+        constraint = request.constraint
+        chosen: list[int] = []
+        if constraint is None or not constraint.finished:
+            chosen = self._choose(request, logits)
+        request.produced.extend(chosen)
+        if chosen and request.on_tokens is not None:
+            request.on_tokens(request, chosen)
+        if not chosen or (constraint is not None and constraint.finished):
+            self._end(request, Finish.STOP)
+        elif len(request.produced) >= request.max_tokens:
+            self._end(request, Finish.LENGTH)
+        else:
+            request.waiting = chosen
+
+    def _choose(self, request: Request, logits: torch.Tensor) -> list[int]:
+        """The next token and whatever must follow it; empty if the sequence stops."""
+        constraint = request.constraint
+        if constraint is not None:
+            forced = self._forced(request, constraint, [])
+            if forced:
+                return forced
+            apply_bitmask(logits, constraint.mask())
+        token = request.sampler.choose(logits)
+        if token in request.stop_ids:
+            return []
+        if constraint is None:
+            return [token]
+        constraint.accept(token)
+        return self._forced(request, constraint, [token])
+
+    @staticmethod
+    def _forced(request: Request, constraint: Constraint, chosen: list[int]) -> list[int]:
+        """Add forced tokens to the chosen ones, within the request's limit."""
+        room = request.max_tokens - len(request.produced) - len(chosen)
+        if constraint.finished or room <= 0:
+            return chosen
+        for token in constraint.forced()[:room]:
+            constraint.accept(token)
+            chosen.append(token)
+        return chosen
+
+    def _fail(self, request: Request, error: KVCoreError) -> None:
+        request.error = error
+        self._end(request, Finish.FAILED)
+
+    def _end(self, request: Request, finish: Finish) -> None:
+        request.finish = finish
+        if request in self._requests:
+            self._requests.remove(request)
+        if request.on_finish is not None:
+            request.on_finish(request)

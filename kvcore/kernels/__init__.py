@@ -1,0 +1,1 @@
+"""Attention kernels. `reference` is plain torch: the CPU's path, and the oracle for every other kernel."""

@@ -1,0 +1,114 @@
+"""Why a text was not decoded: the place and a sentence, from whatever the decoder raised."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from .paths import lone_surrogate, place_of, render
+from .verdict import Reject
+
+Decode = Callable[[bytes], Any]
+
+MAX_TRIED_KEYS = 64
+
+_AT_PATH = re.compile(r"(.*) - at (`key` in )?`(\$.*)`", re.DOTALL)
+_AT_BYTE = re.compile(r"(.*) \(byte (\d+)\)", re.DOTALL)
+_NON_NUMBER = re.compile(rb"-?(?:NaN|Infinity)")
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])")
+
+
+def failure(data: bytes, error: Exception, decode: Decode, max_depth: int) -> Reject:
+    """The reason why `decode(data)` raised `error`."""
+    if data.count(b"{") + data.count(b"[") > max_depth:
+        place = place_of(data, len(data), max_depth)
+        if place.too_deep:
+            return Reject(f"Nested more than {max_depth} levels deep; answer with flatter JSON.", place.path)
+    try:
+        data.decode()
+    except UnicodeDecodeError as fault:
+        return _at(data, fault.start, max_depth, "The text is not valid UTF-8.")
+    if isinstance(error, msgspec.ValidationError):
+        return _wrong_type(data, error, decode)
+    if isinstance(error, msgspec.DecodeError):
+        return _malformed(data, error, max_depth)
+    return Reject(f"The value could not be built ({type(error).__name__}: {error}).", "$")
+
+
+def surrogate(data: bytes, max_depth: int) -> Reject | None:
+    """The reason against a text in which an escape is half of a surrogate pair, or None."""
+    offset = lone_surrogate(data) if b"\\u" in data else None
+    if offset is None:
+        return None
+    return _at(data, offset, max_depth, "A lone surrogate (\\ud800 to \\udfff) is no character.")
+
+
+def _at(data: bytes, offset: int, max_depth: int, message: str) -> Reject:
+    return Reject(message, place_of(data, offset, max_depth).path)
+
+
+def _malformed(data: bytes, error: msgspec.DecodeError, max_depth: int) -> Reject:
+    fault = surrogate(data, max_depth)
+    if fault is not None:
+        return fault
+    match = _AT_BYTE.fullmatch(str(error))
+    if match is None:  # msgspec names no byte only if the text ends too early
+        message = "The JSON ends too early; write it to its end." if data.strip() else "The text is empty; answer with JSON."
+        return _at(data, len(data), max_depth, message)
+    offset = int(match[2])
+    if _NON_NUMBER.match(data, offset):
+        return _at(data, offset, max_depth, "NaN and Infinity are not JSON; give a finite number or null.")
+    return _at(data, offset, max_depth, f"{match[1]} at byte {offset}.")
+
+
+def _wrong_type(data: bytes, error: msgspec.ValidationError, decode: Decode) -> Reject:
+    match = _AT_PATH.fullmatch(str(error))
+    if match is None:
+        return Reject(f"{error}.", "$")
+    message = f"{'The key is wrong: ' if match[2] else ''}{match[1]}."
+    path = _name_keys(data, match[3], str(error), decode) if "[...]" in match[3] else match[3]
+    return Reject(message, path)
+
+
+def _name_keys(data: bytes, path: str, message: str, decode: Decode) -> str:
+    """Replace each `[...]`, which is how msgspec writes any key of a dict, by the key at fault.
+
+    The key is found by decoding the text again with one member at a time.
+    """
+    try:
+        root = {"$": json.loads(data)}
+    except (ValueError, RecursionError):
+        return path
+    steps: list[str | int] = []
+    parent: Any = root
+    last: str | int = "$"
+    for name, index, any_key in _STEP.findall(path):
+        step: str | int | None = int(index) if index else name
+        if any_key:
+            step = _failing_key(root, parent, last, message, decode)
+        parent = parent[last]
+        fits = isinstance(step, int) if isinstance(parent, list) else isinstance(parent, dict) and step in parent
+        if step is None or not fits:
+            return path
+        steps.append(step)
+        last = step
+    return render(steps)
+
+
+def _failing_key(root: Any, parent: Any, last: Any, message: str, decode: Decode) -> str | None:
+    whole = parent[last]
+    if not isinstance(whole, dict) or len(whole) > MAX_TRIED_KEYS:
+        return None
+    for key, item in whole.items():
+        parent[last] = {key: item}
+        try:
+            decode(json.dumps(root["$"]).encode())
+        except Exception as error:  # noqa: BLE001 - compared, not swallowed: it may be of a __post_init__
+            if str(error) == message:
+                return key
+    parent[last] = whole
+    return None
