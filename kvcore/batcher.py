@@ -132,6 +132,11 @@ class Batcher:
         if request.finish is None:
             self._end(request, Finish.CANCELLED)
 
+    def cancel_all(self) -> None:
+        """End every request."""
+        for request in list(self._requests):
+            self.cancel(request)
+
     def step(self) -> bool:
         """Run one forward pass. False if there was nothing to run.
 

@@ -25,13 +25,10 @@ class Check(Generic[T]):
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
         _refuse_unusable(self.name, fn)
         self.fn = fn
-        self.is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(
-            getattr(fn, "__call__", None)  # noqa: B004 - of an object whose __call__ is async
-        )
         self.__name__ = self.name
         self.__doc__ = getattr(fn, "__doc__", None)
 
-    def __call__(self, value: T, ctx: Any) -> Reject | None | Awaitable[Reject | None]:
+    def __call__(self, value: T, ctx: Any) -> Reject | Awaitable[Reject | None] | None:
         return self.fn(value, ctx)
 
     def __repr__(self) -> str:

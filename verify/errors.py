@@ -1,11 +1,11 @@
 """What verify raises. A rejected output is never among these: it is a value, a `Reject`.
 
-    VerifyError
-    ├── SchemaUnsupported    a type that msgspec cannot describe, or that cannot be enforced strictly
-    ├── CheckUnusable        a check that cannot be called with (value, ctx)
-    ├── GrammarUnsupported   a schema or tokenizer from which no token grammar can be made
-    ├── TokenRefused         a token that the grammar does not allow at this place
-    └── MatcherFailed        a matcher that ran into a limit of the grammar engine, or was rolled back too far
+VerifyError
+├── SchemaUnsupported    a type that msgspec cannot describe, or that cannot be enforced strictly
+├── CheckUnusable        a check that cannot be called with (value, ctx)
+├── GrammarUnsupported   a schema or tokenizer from which no token grammar can be made
+├── TokenRefused         a token that the grammar does not allow at this place
+└── MatcherFailed        a matcher that ran into a limit of the grammar engine, or was rolled back too far
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _malformed(data: bytes, error: msgspec.DecodeError, max_depth: int) -> Rejec
         return fault
     match = _AT_BYTE.fullmatch(str(error))
     if match is None:  # msgspec names no byte only if the text ends too early
-        message = "The JSON ends too early; write it to its end." if data.strip() else "The text is empty; answer with JSON."
+        message = "The JSON ends too early; write it to its end." if data.strip() else "The text is empty."
         return _at(data, len(data), max_depth, message)
     offset = int(match[2])
     if _NON_NUMBER.match(data, offset):
@@ -69,9 +69,12 @@ def _wrong_type(data: bytes, error: msgspec.ValidationError, decode: Decode) -> 
     match = _AT_PATH.fullmatch(str(error))
     if match is None:
         return Reject(f"{error}.", "$")
-    message = f"{'The key is wrong: ' if match[2] else ''}{match[1]}."
-    path = _name_keys(data, match[3], str(error), decode) if "[...]" in match[3] else match[3]
-    return Reject(message, path)
+    message, at_key, path = match.groups()
+    if at_key:
+        message, path = f"The key is wrong: {message}", f"{path}[...]"
+    if "[...]" in path:
+        path = _name_keys(data, path, str(error), decode)
+    return Reject(f"{message}.", path)
 
 
 def _name_keys(data: bytes, path: str, message: str, decode: Decode) -> str:
@@ -91,12 +94,17 @@ def _name_keys(data: bytes, path: str, message: str, decode: Decode) -> str:
         if any_key:
             step = _failing_key(root, parent, last, message, decode)
         parent = parent[last]
-        fits = isinstance(step, int) if isinstance(parent, list) else isinstance(parent, dict) and step in parent
-        if step is None or not fits:
+        if step is None or not _has(parent, step):
             return path
         steps.append(step)
         last = step
     return render(steps)
+
+
+def _has(node: Any, step: str | int) -> bool:
+    if isinstance(node, list):
+        return isinstance(step, int) and step < len(node)
+    return isinstance(node, dict) and step in node
 
 
 def _failing_key(root: Any, parent: Any, last: Any, message: str, decode: Decode) -> str | None:
@@ -109,6 +117,6 @@ def _failing_key(root: Any, parent: Any, last: Any, message: str, decode: Decode
             decode(json.dumps(root["$"]).encode())
         except Exception as error:  # noqa: BLE001 - compared, not swallowed: it may be of a __post_init__
             if str(error) == message:
-                return key
+                return str(key)
     parent[last] = whole
     return None

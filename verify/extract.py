@@ -20,10 +20,13 @@ MAX_ATTEMPTS = 64
 _BOM = "\ufeff"
 _WS = " \t\n\r"
 _document = msgspec.json.Decoder(msgspec.Raw).decode
-_FENCE = re.compile(r"```[ \t]*(?:json[c5]?)?[ \t]*\r?\n[ \t\r\n]*(?=[{\[\"])", re.IGNORECASE)
-_FENCE_END = re.compile(r"\s*```")
+_FENCE = re.compile(r"```[ \t]*([\w+-]*)[ \t]*\r?\n\s*")
+_FENCE_END = re.compile(r"\s*(?:```|\Z)")
+_FENCE_LANGUAGES = ("", "json", "jsonc", "json5")
 _OPENING = re.compile(r"[{\[]")
-_BROKEN_START = re.compile(r'\{\s*["}]|\[\s*[{\["\]]')
+_BROKEN_START = re.compile(r"""\{\s*(?:["'}]|\w+\s*:)|\[\s*[{\["'\]]""")
+_EMPTY = re.compile(r"[{\[]\s*[}\]]")
+_SCANNER = json.JSONDecoder(strict=False)
 
 
 class _Found(NamedTuple):
@@ -48,9 +51,11 @@ def extract_json(raw: str | bytes) -> str | bytes | Reject:
     except UnicodeDecodeError:
         return raw  # the strict gate says where
     text = text.lstrip(_BOM + _WS)
-    if text[:1] == '"' or _is_document(text):
+    if _is_document(text):
         return _unwrapped(text)
     found = _fenced(text) or _in_prose(text)
+    if not found and text[:1] in ("{", "["):
+        return text
     if not found:
         return Reject("The output holds no JSON; answer with one JSON document and nothing else.")
     if len(found) > 1:
@@ -82,28 +87,34 @@ def _fenced(text: str) -> list[_Found]:
     found: list[_Found] = []
     match = _FENCE.search(text)
     while match is not None and len(found) < MAX_ATTEMPTS:
-        one = _value_at(text, match.end())
-        if one is None or (not one.is_broken and not _FENCE_END.match(text, one.end)):
-            one = _broken_fence(text, match.end())
-        found.append(one)
-        match = _FENCE.search(text, one.end)
+        start = match.end()
+        close = text.find("```", start)
+        end = close if close >= 0 else len(text)
+        if match[1].lower() in _FENCE_LANGUAGES and text[start : start + 1] in ("{", "[", '"'):
+            one = _value_at(text, start)
+            closing = _FENCE_END.match(text, one.end) if one is not None and not one.is_broken else None
+            if one is None or closing is None:
+                one = _Found(text[start:end], end, is_broken=True)
+            else:
+                end = closing.start()
+            found.append(one)
+        close = text.find("```", end)
+        match = _FENCE.search(text, close + 3) if close >= 0 else None
     return found
 
 
-def _broken_fence(text: str, start: int) -> _Found:
-    end = text.find("```", start)
-    return _Found(text[start : end if end >= 0 else None], end if end >= 0 else len(text), is_broken=True)
-
-
 def _in_prose(text: str) -> list[_Found]:
-    """The outermost objects and arrays in prose; if only one is an object, the arrays are taken for prose."""
+    """The outermost objects and arrays in prose; if only one is an object, the arrays are taken for prose.
+
+    An empty object or array is prose, too: "nothing found in {}" is no answer.
+    """
     found: list[_Found] = []
     match = _OPENING.search(text)
     attempts = 0
     while match is not None and attempts < MAX_ATTEMPTS:
         attempts += 1
         one = _value_at(text, match.start())
-        if one is not None:
+        if one is not None and not _EMPTY.fullmatch(one.text):
             found.append(one)
         match = _OPENING.search(text, one.end if one is not None else match.end())
     objects = [one for one in found if one.text.startswith("{")]
@@ -122,6 +133,3 @@ def _value_at(text: str, start: int) -> _Found | None:
     except (RecursionError, ValueError):  # too deep, or an integer too long for Python
         return _Found(text[start:], len(text), is_broken=True)
     return _Found(text[start:end], end, is_broken=False)
-
-
-_SCANNER = json.JSONDecoder(strict=False)

@@ -72,44 +72,56 @@ class Gate(Generic[T]):
         value = self._decode(raw)
         if isinstance(value, Reject):
             return Verdict(accepted=False, reasons=(value,))
-        answers: list[Reject | None] = [None] * len(self.checks)
-        pending = [i for i, one in enumerate(self.checks) if one.is_async]
-        for i, one in enumerate(self.checks):
-            if not one.is_async:
-                answers[i] = await self._answer(one, value, ctx)
-        if pending:
+        answers = [_called(one, value, ctx) for one in self.checks]
+        if any(isinstance(answer, Awaitable) for answer in answers):
             async with anyio.create_task_group() as group:
-                for i in pending:
-                    group.start_soon(self._answer_into, answers, i, value, ctx)
-        reasons = tuple(answer for answer in answers if answer is not None)
+                for i, answer in enumerate(answers):
+                    if isinstance(answer, Awaitable):
+                        group.start_soon(self._await_into, answers, i)
+        reasons = tuple(
+            reason
+            for one, answer in zip(self.checks, answers, strict=True)
+            if (reason := _reason(one, answer)) is not None
+        )
         if reasons:
             return Verdict(accepted=False, reasons=reasons)
         return Verdict(accepted=True, value=value)
 
     def _decode(self, raw: bytes | str) -> T | Reject:
         value = self.decoder.decode(raw)
-        if not isinstance(value, Reject) or not self.extract:
+        if not isinstance(value, Reject) or not self.extract or len(raw) > self.decoder.max_bytes:
             return value
         text = extract_json(raw)
         if isinstance(text, Reject):
             return text
         return value if text is raw else self.decoder.decode(text)
 
-    async def _answer_into(self, answers: list[Reject | None], i: int, value: T, ctx: Any) -> None:
-        answers[i] = await self._answer(self.checks[i], value, ctx)
-
-    async def _answer(self, one: Check[Any], value: T, ctx: Any) -> Reject | None:
-        answer: Any = None
+    async def _await_into(self, answers: list[Any], i: int) -> None:
+        awaitable, answers[i] = answers[i], None
         try:
             with anyio.move_on_after(self.check_timeout_s) as scope:
-                answer = one(value, ctx)
-                if isinstance(answer, Awaitable):
-                    answer = await answer
+                answers[i] = await awaitable
         except Exception as error:  # noqa: BLE001 - a gate that crashes rejects
-            return Reject(f"The check {one.name} failed with {type(error).__name__}: {error}")
+            answers[i] = _crash(self.checks[i], error)
         if scope.cancelled_caught:
-            return Reject(f"The check {one.name} did not end within {self.check_timeout_s:g} s.")
-        if answer is None or isinstance(answer, Reject):
-            return answer
-        kind = type(answer).__name__
-        return Reject(f"The check {one.name} is faulty: it answered with {kind}, not with a Reject or None.")
+            name = self.checks[i].name
+            answers[i] = Reject(f"The check {name} did not end within {self.check_timeout_s:g} s.")
+
+
+def _called(one: Check[Any], value: Any, ctx: Any) -> Any:
+    """What the check answers; of an async check, what is to be awaited."""
+    try:
+        return one(value, ctx)
+    except Exception as error:  # noqa: BLE001 - a gate that crashes rejects
+        return _crash(one, error)
+
+
+def _crash(one: Check[Any], error: Exception) -> Reject:
+    return Reject(f"The check {one.name} failed with {type(error).__name__}: {error}")
+
+
+def _reason(one: Check[Any], answer: Any) -> Reject | None:
+    if answer is None or isinstance(answer, Reject):
+        return answer
+    kind = type(answer).__name__
+    return Reject(f"The check {one.name} is faulty: it answered with {kind}, not with a Reject or None.")

@@ -61,7 +61,7 @@ def place_of(data: bytes, stop: int, max_depth: int) -> PlaceInText:
             last = steps[-1]
             awaits_key = not isinstance(last, int)
             steps[-1] = last + 1 if isinstance(last, int) else None
-        elif awaits_key and match.end() <= stop:
+        elif awaits_key and match.end() <= stop and _is_whole(token):
             steps[-1] = _key(token)
             awaits_key = False
     return PlaceInText(render(_known(steps)), too_deep=False)
@@ -87,6 +87,10 @@ def lone_surrogate(data: bytes) -> int | None:
 
 def _known(steps: Sequence[str | int | None]) -> list[str | int]:
     return [step for step in steps if step is not None]
+
+
+def _is_whole(token: bytes) -> bool:
+    return not token.startswith(b'"') or (len(token) > 1 and token.endswith(b'"'))
 
 
 def _key(token: bytes) -> str:

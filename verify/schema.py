@@ -5,6 +5,7 @@ Found out here rather than at the first output, as a `SchemaUnsupported` that na
 
 from __future__ import annotations
 
+import types
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -196,9 +197,12 @@ def _parts(type_: Any) -> Iterator[tuple[str, Any]]:
         hints = typing.get_type_hints(type_, include_extras=True) if isinstance(type_, type) else {}
     except DEFINITION_ERRORS:
         hints = {}
-    if getattr(type_, "__origin__", None) is not None or not isinstance(type_, type):
-        is_container = isinstance(typing.get_origin(type_), type)
-        yield from (("[]" if is_container else "", arg) for arg in typing.get_args(type_))
+    origin, args = typing.get_origin(type_), typing.get_args(type_)
+    if origin is typing.Annotated:
+        yield "", args[0]
+    else:
+        is_container = isinstance(origin, type) and origin is not types.UnionType
+        yield from (("[]" if is_container else "", arg) for arg in args)
     yield from ((f".{name}", hint) for name, hint in hints.items())
 
 

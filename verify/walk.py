@@ -67,7 +67,7 @@ def _scalar_fault(info: mi.Type, node: Any, path: Path) -> Reject | None:
     if not isinstance(node, (str, float)) or (isinstance(node, float) and math.isfinite(node)):
         return None
     if any(isinstance(member, mi.DecimalType) for member in members(info)):
-        finite = isinstance(node, float) or Decimal(node).is_finite()  # a decimal may exceed what a float holds
+        finite = isinstance(node, float) or Decimal(node).is_finite()  # a decimal may exceed a float
     else:
         finite = isinstance(node, str)
     if finite:

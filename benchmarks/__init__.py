@@ -1,0 +1,1 @@
+"""Benchmarks, one module a subject: `python -m benchmarks.NAME [--quick] [--json PATH]`."""

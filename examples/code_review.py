@@ -1,0 +1,368 @@
+"""Review a Python package with a swarm on a small model: one typed finding per module, each held against the code.
+
+Run it:  swarmkv run examples/code_review.py PATH [--report FILE] [--store FILE]
+
+The planner makes one task per module (a long module in parts) and a final task that writes the overview from all
+findings. The gate parses each module itself: a finding is accepted only if its symbol really is defined there.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from swarmkv.agents import Agent, Context, MapReduce, Sampling, TaskResult
+from swarmkv.swarm import Event, Pursuit, Swarm, SwarmError
+from swarmkv.verify import Reject, check
+
+PART_CHARS = 6_000
+"""source text of one task, some 1,700 tokens"""
+NAMED_SYMBOLS = 12
+"""symbols that a rejection names"""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a reader says of one module."""
+
+    module: str
+    symbol: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
+    kind: Literal["class", "function"]
+    purpose: Annotated[str, msgspec.Meta(min_length=20, max_length=220)]
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """What the reporter says of the whole package."""
+
+    summary: Annotated[str, msgspec.Meta(min_length=20, max_length=300)]
+
+
+# The checks: invariants beyond the schema.
+
+
+@check
+def names_its_module(finding: Finding, ctx: Context) -> Reject | None:
+    module = ctx.input["module"]
+    if finding.module != module:
+        return Reject(f"the module under review is {module!r}", path="module")
+    return None
+
+
+@check
+def symbol_is_defined(finding: Finding, ctx: Context) -> Reject | None:
+    """The symbol stands in the module's syntax tree, with the kind that was named."""
+    symbols: Mapping[str, str] = ctx.input["symbols"]
+    kind = symbols.get(finding.symbol)
+    if kind is None:
+        named = ", ".join(f"{name} ({kind})" for name, kind in list(symbols.items())[:NAMED_SYMBOLS])
+        return Reject(f"the module does not define {finding.symbol!r}; it defines {named}", path="symbol")
+    if kind != finding.kind:
+        return Reject(f"{finding.symbol} is a {kind}", path="kind")
+    return None
+
+
+def judge_sentence(text: str, known: str, prompt: str, path: str) -> Reject | None:
+    """A sentence, that says more than the names that were given, in words of its own."""
+    words = re.findall(r"[A-Za-z']+", text)
+    if not re.fullmatch(r"[A-Z`'\"].*[.!]", text) or len(words) < 5 or "\n" in text:
+        return Reject("write one full sentence that begins with a capital and ends with a full stop", path=path)
+    given = set(re.findall(r"[a-z]+", known.lower())) | _EMPTY_WORDS
+    if len({word.lower() for word in words} - given) < 3:
+        return Reject("say what it does, beyond repeating its name", path=path)
+    if _plain(text) in _plain(prompt):
+        return Reject("say it in your own words, do not copy the text", path=path)
+    return None
+
+
+_EMPTY_WORDS = set(
+    "a an and are as be by class code contains define defines for from function functions in is it its module of on "
+    "or package provides python that the this to used uses which with".split()
+)
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
+@check
+def purpose_is_a_sentence(finding: Finding, ctx: Context) -> Reject | None:
+    known = f"{ctx.input['module']} {finding.symbol}"
+    return judge_sentence(finding.purpose, known, read_prompt(ctx.input, ctx) + READER, "purpose")
+
+
+@check
+def summary_is_a_sentence(overview: Overview, ctx: Context) -> Reject | None:
+    return judge_sentence(overview.summary, ctx.input["package"], overview_prompt(ctx.input, ctx), "summary")
+
+
+# The agents.
+
+
+def read_prompt(task: Any, ctx: Context) -> str:
+    part = f", part {task['part']}" if task["part"] else ""
+    return (
+        f"Source of the module{part}:\n```python\n{task['text']}\n```\n\n"
+        f"The module is named {task['module']}. Answer with the module, one public class or function that it "
+        "defines, whether that is a class or a function, and one sentence on what the module is for."
+    )
+
+
+def overview_prompt(task: Any, ctx: Context) -> str:
+    lines = "\n".join(f"- {finding}" for finding in task["findings"])
+    return f"Modules of the package {task['package']}:\n{lines}\n\nWrite one sentence on what the package is for."
+
+
+READER = "You review Python code. You read one module and say in your own words what it is for."
+
+reader = Agent(
+    "reader",
+    instructions=READER,
+    output=Finding,
+    checks=[names_its_module, symbol_is_defined, purpose_is_a_sentence],
+    attempts=4,
+    prompt=read_prompt,
+    sampling=Sampling(max_tokens=160),
+)
+
+reporter = Agent(
+    "reporter",
+    instructions="You sum up what a Python package is for, from one sentence about each of its modules.",
+    output=Overview,
+    checks=[summary_is_a_sentence],
+    attempts=4,
+    prompt=overview_prompt,
+    sampling=Sampling(max_tokens=160),
+)
+
+
+# Reading the package.
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    module: str
+    reason: str
+
+
+class ReviewError(SystemExit):
+    """The input cannot be reviewed at all; the message says why."""
+
+
+def find_modules(path: Path) -> list[Path]:
+    """All Python files of a package, a folder or a single file.
+
+    Raises: ReviewError if there is nothing to review.
+    """
+    if not path.exists():
+        raise ReviewError(f"{path}: there is no such file or folder")
+    if path.is_file():
+        if path.suffix != ".py":
+            raise ReviewError(f"{path}: not a Python file (its name does not end in .py)")
+        return [path]
+    files = sorted(
+        file for file in path.rglob("*.py") if file.is_file() and not {"__pycache__", "tests"} & set(file.parts)
+    )
+    if not files:
+        raise ReviewError(f"{path}: no Python file in this folder")
+    return files
+
+
+def module_symbols(tree: ast.Module) -> dict[str, str]:
+    """Classes and functions that a module defines at its top, the public ones, or if there are none all."""
+    kinds = {ast.ClassDef: "class", ast.FunctionDef: "function", ast.AsyncFunctionDef: "function"}
+    every = {
+        node.name: kind
+        for top in tree.body
+        for node in ([top] if not isinstance(top, ast.If | ast.Try) else ast.walk(top))
+        for type_, kind in kinds.items()
+        if isinstance(node, type_)
+    }
+    return {name: kind for name, kind in every.items() if not name.startswith("_")} or every
+
+
+def split_source(source: str, limit: int = PART_CHARS) -> list[str]:
+    """Cut a long source at line ends, where possible before a line that is not indented or begins a method."""
+    parts, rest = [], source
+    while len(rest) > limit:
+        window = rest[:limit]
+        cut = max(
+            (match.start() + 1 for match in re.finditer(r"\n(?=(    )?(async def|def|class|@)\b|\S)", window)),
+            default=0,
+        )
+        if cut < limit // 2:
+            cut = window.rfind("\n") + 1 or limit
+        parts.append(rest[:cut])
+        rest = rest[cut:]
+    return [*parts, rest] if rest.strip() else parts
+
+
+def module_tasks(file: Path, name: str) -> list[tuple[str, dict[str, Any]]] | Skipped:
+    """One task, or one a part; or why the module cannot be reviewed."""
+    try:
+        source = file.read_text(encoding="utf-8")
+        tree = ast.parse(source, str(file))
+    except UnicodeDecodeError as error:
+        return Skipped(name, f"not text in UTF-8 (byte {error.start})")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        return Skipped(name, f"no valid Python{line}: {getattr(error, 'msg', error)}")
+    except OSError as error:
+        return Skipped(name, f"cannot be read: {error.strerror}")
+    symbols = module_symbols(tree)
+    if not symbols:
+        return Skipped(name, "it defines no class and no function")
+    parts = split_source(source)
+    total = len(parts)
+    return [
+        (
+            name if total == 1 else f"{name}#{number}",
+            {
+                "module": name,
+                "part": "" if total == 1 else f"{number} of {total}",
+                "text": part.strip("\n"),
+                "symbols": symbols_of_part(symbols, part) if total > 1 else symbols,
+            },
+        )
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def symbols_of_part(symbols: dict[str, str], part: str) -> dict[str, str]:
+    """The module's symbols, those that this part defines first."""
+    here = {
+        name: kind
+        for name, kind in symbols.items()
+        if re.search(rf"^\s*(class|def|async def) {re.escape(name)}\b", part, re.MULTILINE)
+    }
+    return here | symbols
+
+
+def module_name(file: Path, root: Path) -> str:
+    if root.is_file():
+        return file.stem
+    return ".".join([root.name, *file.relative_to(root).with_suffix("").parts])
+
+
+def combine(results: Mapping[str, TaskResult], package: str) -> dict[str, Any]:
+    """The reporter's input: a sentence a module, as many as fit one prompt."""
+    findings: dict[str, str] = {}
+    for result in results.values():
+        if result.accepted:
+            findings.setdefault(result.value.module, f"{result.value.module}: {result.value.purpose}")
+    return {"package": package, "findings": list(findings.values())[:30]}
+
+
+# Progress and the report.
+
+
+def progress(event: Event) -> None:
+    if event.kind == "rejected":
+        print(f"  {event.task:<40} attempt {event.attempt} rejected: {event.text}", flush=True)
+    elif event.kind in ("committed", "failed"):
+        print(f"{'✓' if event.kind == 'committed' else '✗'} {event.task:<40} {event.text}", flush=True)
+
+
+def write_report(package: str, pursuit: Pursuit, skipped: list[Skipped]) -> str:
+    lines = [f"# Review of {package}", ""]
+    overview = pursuit.tasks.get("reduce")
+    if overview is not None:
+        lines += [overview.value.summary if overview.accepted else "_The overview was not accepted by its gate._", ""]
+    lines += ["| module | defines | what it is for | attempts |", "| --- | --- | --- | --- |"]
+    failed = []
+    for task_id, outcome in pursuit.tasks.items():
+        if task_id == "reduce":
+            continue
+        if outcome.accepted:
+            found = outcome.value
+            purpose = found.purpose.replace("|", "\\|")
+            lines.append(f"| {task_id} | {found.kind} `{found.symbol}` | {purpose} | {len(outcome.attempts)} |")
+        else:
+            failed.append(f"- **{task_id}**: {outcome.reason}")
+    if failed:
+        lines += ["", "## Not accepted", "", *failed]
+    if skipped:
+        lines += ["", "## Skipped", "", *(f"- **{skip.module}**: {skip.reason}" for skip in skipped)]
+    return "\n".join(lines) + "\n"
+
+
+def summarise(pursuit: Pursuit, skipped: list[Skipped], wall_s: float) -> str:
+    readings = {task_id: outcome for task_id, outcome in pursuit.tasks.items() if task_id != "reduce"}
+    modules: dict[str, bool] = {}
+    for task_id, outcome in readings.items():
+        module = task_id.split("#")[0]
+        modules[module] = modules.get(module, True) and outcome.accepted
+    at_attempt = Counter(len(outcome.attempts) for outcome in readings.values() if outcome.accepted)
+    usage = pursuit.usage
+    rows = [
+        ("modules reviewed", f"{len(modules)} in {len(readings)} tasks ({len(skipped)} skipped)"),
+        ("modules accepted", f"{sum(modules.values())} ({sum(modules.values()) / max(1, len(modules)):.0%})"),
+        (
+            "tasks accepted",
+            f"{sum(at_attempt.values())} of {len(readings)}: "
+            + ", ".join(f"{count} at attempt {attempt}" for attempt, count in sorted(at_attempt.items())),
+        ),
+        ("tokens prefilled", f"{usage.prefilled_tokens:,}"),
+        ("tokens reused", f"{usage.reused_tokens:,}"),
+        ("tokens decoded", f"{usage.decoded_tokens:,}"),
+        ("tokens rolled back", f"{usage.rolled_back_tokens:,}"),
+        ("pages evicted", f"{usage.evicted_pages:,}"),
+        ("tokens/s", f"{(usage.prefilled_tokens + usage.decoded_tokens) / wall_s:,.0f}"),
+        ("wall time", f"{wall_s:.1f} s"),
+    ]
+    return "\n".join(f"{name:<20} {value}" for name, value in rows)
+
+
+async def main(path: str, *options: str) -> None:
+    report_file, store = read_options(options)
+    root = Path(path).resolve()
+    skipped: list[Skipped] = []
+    items: list[tuple[str, Any]] = []
+    for file in find_modules(root):
+        found = module_tasks(file, module_name(file, root))
+        if isinstance(found, Skipped):
+            skipped.append(found)
+        else:
+            items += found
+    if not items:
+        reasons = "; ".join(f"{skip.module}: {skip.reason}" for skip in skipped[:5])
+        raise ReviewError(f"{path}: nothing to review ({reasons})")
+    package = root.stem
+    planner = MapReduce(
+        items, map="reader", reduce="reporter", combine=lambda results: combine(results, package)
+    )
+    print(f"reviewing {package}: {len(items)} tasks, {len(skipped)} modules skipped", flush=True)
+    started = time.monotonic()
+    try:
+        async with Swarm(
+            model="smollm2-135m", workers=4, tasks_per_worker=2, kv_budget="768MiB", store=store
+        ) as swarm:
+            pursuit = await swarm.pursue(
+                f"review {package}", planner=planner, agents=[reader, reporter], on_event=progress
+            )
+    except SwarmError as error:
+        raise ReviewError(f"the review could not run: {error}") from error
+    report = write_report(package, pursuit, skipped)
+    Path(report_file).write_text(report, encoding="utf-8")
+    print("\n" + report)
+    print(summarise(pursuit, skipped, time.monotonic() - started))
+    print(f"report written to    {report_file}")
+
+
+def read_options(options: tuple[str, ...]) -> tuple[str, str | None]:
+    known: dict[str, str | None] = {"--report": "code_review.md", "--store": None}
+    for name, value in zip(options[::2], options[1::2], strict=False):
+        known[name] = value
+    if len(options) % 2 or len(known) != 2:
+        raise ReviewError(f"unknown or incomplete option in {' '.join(options)}; known: --report FILE, --store FILE")
+    return str(known["--report"]), known["--store"]
+
+
+if __name__ == "__main__":
+    import anyio
+
+    anyio.run(main, *sys.argv[1:])
