@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,19 +28,22 @@ NAMED_SYMBOLS = 12
 """symbols that a rejection names"""
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """What a reader says of one module."""
+SENTENCE = r"^[A-Z][a-z]* [A-Za-z0-9 ,;'()_-]+\.$"
 
-    module: str
-    symbol: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a reader says of one module. The patterns constrain decoding: a name is a name, a sentence a sentence."""
+
+    module: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=60)]
+    symbol: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=60)]
     kind: Literal["class", "function"]
-    purpose: Annotated[str, msgspec.Meta(min_length=20, max_length=220)]
+    purpose: Annotated[str, msgspec.Meta(pattern=SENTENCE, min_length=30, max_length=200)]
 
 
 class Overview(msgspec.Struct, frozen=True):
     """What the reporter says of the whole package."""
 
-    summary: Annotated[str, msgspec.Meta(min_length=20, max_length=300)]
+    summary: Annotated[str, msgspec.Meta(pattern=SENTENCE, min_length=30, max_length=240)]
 
 
 # The checks: invariants beyond the schema.
@@ -105,11 +108,10 @@ def summary_is_a_sentence(overview: Overview, ctx: Context) -> Reject | None:
 
 
 def read_prompt(task: Any, ctx: Context) -> str:
-    part = f", part {task['part']}" if task["part"] else ""
+    part = f" (part {task['part']})" if task["part"] else ""
     return (
-        f"Source of the module{part}:\n```python\n{task['text']}\n```\n\n"
-        f"The module is named {task['module']}. Answer with the module, one public class or function that it "
-        "defines, whether that is a class or a function, and one sentence on what the module is for."
+        f"Module {task['module']}{part}:\n```python\n{task['text']}\n```\n"
+        f"What does {task['module']} define, and what is it for?"
     )
 
 
@@ -118,7 +120,19 @@ def overview_prompt(task: Any, ctx: Context) -> str:
     return f"Modules of the package {task['package']}:\n{lines}\n\nWrite one sentence on what the package is for."
 
 
-READER = "You review Python code. You read one module and say in your own words what it is for."
+READER = """\
+You review Python modules. For each module you name one class or function that it defines, and say in one sentence \
+what the module is for.
+
+Module json.decoder defines class JSONDecoder:
+{"module":"json.decoder","symbol":"JSONDecoder","kind":"class","purpose":"Turns JSON text into Python objects."}
+
+Module shutil defines def copytree:
+{"module":"shutil","symbol":"copytree","kind":"function","purpose":"Copies, moves and removes whole folders of files."}
+
+Module logging.handlers defines class RotatingFileHandler:
+{"module":"logging.handlers","symbol":"RotatingFileHandler","kind":"class","purpose":"Sends log records to files, \
+sockets and mail servers."}"""
 
 reader = Agent(
     "reader",
@@ -185,20 +199,38 @@ def module_symbols(tree: ast.Module) -> dict[str, str]:
     return {name: kind for name, kind in every.items() if not name.startswith("_")} or every
 
 
-def split_source(source: str, limit: int = PART_CHARS) -> list[str]:
-    """Cut a long source at line ends, where possible before a line that is not indented or begins a method."""
-    parts, rest = [], source
-    while len(rest) > limit:
-        window = rest[:limit]
-        cut = max(
-            (match.start() + 1 for match in re.finditer(r"\n(?=(    )?(async def|def|class|@)\b|\S)", window)),
-            default=0,
-        )
-        if cut < limit // 2:
-            cut = window.rfind("\n") + 1 or limit
-        parts.append(rest[:cut])
-        rest = rest[cut:]
-    return [*parts, rest] if rest.strip() else parts
+def split_source(source: str, tree: ast.Module, limit: int = PART_CHARS) -> list[str]:
+    """Cut a long source between statements, never inside one that fits. A part that goes on inside a class begins
+    with the class's own line, so that its reader knows where it is."""
+    lines = source.splitlines(keepends=True)
+    parts: list[str] = []
+    current = ""
+    for header, first, last in _pieces(tree, lines, limit):
+        piece = "".join(lines[first:last])
+        for start in range(0, len(piece), limit):  # a single statement longer than a part
+            text = piece[start : start + limit]
+            if current and len(current) + len(text) > limit:
+                parts.append(current)
+                current = header
+            current += text
+    return [part for part in [*parts, current] if part.strip()]
+
+
+def _pieces(tree: ast.Module, lines: list[str], limit: int) -> Iterator[tuple[str, int, int]]:
+    """Statements as (header, first line, end line), covering every line; long classes by their members."""
+    done = 0
+    for node in tree.body:
+        end = node.end_lineno or done
+        size = sum(map(len, lines[done:end]))
+        if isinstance(node, ast.ClassDef) and size > limit:
+            header = lines[node.lineno - 1].rstrip() + "  # continued\n"
+            for member in node.body:
+                yield ("" if done < node.lineno else header), done, member.end_lineno or done
+                done = max(done, member.end_lineno or done)
+        else:
+            yield "", done, end
+            done = max(done, end)
+    yield "", done, len(lines)
 
 
 def module_tasks(file: Path, name: str) -> list[tuple[str, dict[str, Any]]] | Skipped:
@@ -216,7 +248,7 @@ def module_tasks(file: Path, name: str) -> list[tuple[str, dict[str, Any]]] | Sk
     symbols = module_symbols(tree)
     if not symbols:
         return Skipped(name, "it defines no class and no function")
-    parts = split_source(source)
+    parts = split_source(source, tree)
     total = len(parts)
     return [
         (

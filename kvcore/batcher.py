@@ -137,6 +137,7 @@ class Batcher:
         for request in list(self._requests):
             self.cancel(request)
 
+    @torch.inference_mode()
     def step(self) -> bool:
         """Run one forward pass. False if there was nothing to run.
 

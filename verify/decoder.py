@@ -63,13 +63,11 @@ class StrictDecoder(Generic[T]):
             if self._is_plain(data) is not None:
                 return value
             fault = self._exact_fault(data, value)
-        except Exception as error:  # noqa: BLE001 - a __post_init__ may raise anything, and a gate that crashes rejects
+        except Exception as error:  # noqa: BLE001 - a __post_init__ may raise anything; a crash rejects
             return explain.failure(data, error, self._decode, self.max_depth)
         return value if fault is None else fault
 
     def _exact_fault(self, data: bytes, value: T) -> Reject | None:
-        surrogate = explain.surrogate(data, self.max_depth)  # msgspec does not look into what it skips
-        if surrogate is not None:
-            return surrogate
-        tree = walk.parse_tree(data.decode())
+        text = data.decode()  # of what msgspec skips, it checks the escapes, but not the UTF-8
+        tree = walk.parse_tree(text)
         return walk.first_fault(self._info, tree, value, self.max_depth)

@@ -39,22 +39,14 @@ def failure(data: bytes, error: Exception, decode: Decode, max_depth: int) -> Re
     return Reject(f"The value could not be built ({type(error).__name__}: {error}).", "$")
 
 
-def surrogate(data: bytes, max_depth: int) -> Reject | None:
-    """The reason against a text in which an escape is half of a surrogate pair, or None."""
-    offset = lone_surrogate(data) if b"\\u" in data else None
-    if offset is None:
-        return None
-    return _at(data, offset, max_depth, "A lone surrogate (\\ud800 to \\udfff) is no character.")
-
-
 def _at(data: bytes, offset: int, max_depth: int, message: str) -> Reject:
     return Reject(message, place_of(data, offset, max_depth).path)
 
 
 def _malformed(data: bytes, error: msgspec.DecodeError, max_depth: int) -> Reject:
-    fault = surrogate(data, max_depth)
-    if fault is not None:
-        return fault
+    half = lone_surrogate(data)
+    if half is not None:
+        return _at(data, half, max_depth, "A lone surrogate (\\ud800 to \\udfff) is no character.")
     match = _AT_BYTE.fullmatch(str(error))
     if match is None:  # msgspec names no byte only if the text ends too early
         message = "The JSON ends too early; write it to its end." if data.strip() else "The text is empty."

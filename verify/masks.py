@@ -155,6 +155,17 @@ class TokenMatcher:
             raise TokenRefused(token_id)
         self._n_text += 1
 
+    def forced(self) -> list[int]:
+        """Tokens that must follow whatever the model says; empty where there is a choice. Consumes nothing.
+
+        Raises: MatcherFailed at a limit of the engine.
+        """
+        if self.finished:
+            return []
+        tokens: list[int] = self._matcher.compute_ff_tokens()
+        self._raise_failure()
+        return tokens
+
     def rollback(self, n_tokens: int) -> None:
         """Go back by tokens, as if they had not been consumed.
 

@@ -153,12 +153,12 @@ def _repeated_item(node: list[Any], path: Path) -> Reject | None:
 
 
 def _frozen(node: Any) -> Any:
-    """A hashable stand-in that is equal for equal JSON; True is not 1."""
+    """A hashable stand-in that is equal where a set of Python would take the values for equal."""
     if isinstance(node, Members):
         return (Members, frozenset((key, _frozen(item)) for key, item in node))
     if isinstance(node, list):
         return (list, tuple(_frozen(item) for item in node))
-    return (type(node) is bool, node)
+    return node
 
 
 def _width(member: mi.StructType) -> int:

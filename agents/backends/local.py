@@ -176,7 +176,7 @@ class LocalBackend:
         from ...verify import TokenGrammar
 
         if self._grammar is None:
-            self._grammar = TokenGrammar.from_hf(self.chat.tokenizer, self.vocabulary)
+            self._grammar = TokenGrammar.from_tokenizer(self.chat.tokenizer, self.vocabulary)
         return self._grammar.matcher(schema)
 
     async def warm_up(self) -> None:

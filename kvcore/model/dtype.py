@@ -1,106 +1,138 @@
-"""Which dtype a model runs in: bf16 where the processor multiplies it faster than float32, found out once."""
+"""A model's dtype and device: bf16 where the processor multiplies it faster than float32, found out once."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .embedded import cache_root
-from .errors import ModelError
+import msgspec
+
+from .cache import cache_root, write_atomically
+from .errors import ModelSettingInvalid
 
 if TYPE_CHECKING:
     import torch
 
 DTYPE_VARIABLE = "SWARMKV_DTYPE"
+_NAMES = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16", "float32": "float32"}
+_BF16_FLAGS = frozenset({"amx_bf16", "avx512_bf16"})
 _ROWS = (8, 512)
 """tokens of a decode step and of a prompt's chunk"""
 _SHAPE = (576, 1536)
+_RUNS = 12
+_RUN_LIMIT_S = 0.15
+"""how long one layer is measured"""
 
 
-def choose_dtype(dtype: str, device: str) -> torch.dtype:
-    """The dtype by name; "auto" asks the environment variable SWARMKV_DTYPE, then the device.
+class Processor(msgspec.Struct, frozen=True):
+    """The CPU as the kernel describes it; empty where it does not tell."""
 
-    Raises: ModelError for a name other than auto, bfloat16, float16 and float32.
+    model: str = ""
+    flags: frozenset[str] = frozenset()
+
+
+def choose_device(device: str) -> torch.device:
+    """The device by name; "auto" is the first CUDA device, or else the CPU.
+
+    Raises: ModelSettingInvalid for an unknown name, or a device that is not there.
     """
     import torch
 
-    names = {"bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-    if dtype == "auto":
-        dtype = os.environ.get(DTYPE_VARIABLE, "auto")
-    if dtype in names:
-        return names[dtype]
-    if dtype != "auto":
-        raise ModelError(f"dtype={dtype!r} is unknown; it takes auto, {', '.join(names)}")
-    if device != "cpu":
-        return torch.bfloat16
-    return torch.bfloat16 if _cpu_prefers_bf16() else torch.float32
+    cuda = torch.cuda.is_available()
+    if device == "auto":
+        return torch.device("cuda" if cuda else "cpu")
+    allowed = "auto, cpu or cuda[:N]"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ModelSettingInvalid("device", device, allowed) from error
+    if chosen.type == "cuda" and (not cuda or (chosen.index or 0) >= torch.cuda.device_count()):
+        seen = torch.cuda.device_count() if cuda else 0
+        raise ModelSettingInvalid("device", device, f"{allowed}, and torch sees {seen} CUDA devices here")
+    return chosen
 
 
-def _cpu_prefers_bf16() -> bool:
-    flags, model = _cpu()
-    if not flags & {"amx_bf16", "avx512_bf16"}:
+def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """The dtype by name; "auto" asks the environment variable SWARMKV_DTYPE, then the device.
+
+    Raises: ModelSettingInvalid for a name other than auto, bfloat16 (bf16), float16 and float32.
+    """
+    import torch
+
+    source, name = "dtype", dtype
+    if name == "auto":
+        source, name = DTYPE_VARIABLE, os.environ.get(DTYPE_VARIABLE, "auto")
+    if name == "auto":
+        bf16 = device.type != "cpu" or prefers_bf16(read_processor())
+        return torch.bfloat16 if bf16 else torch.float32
+    if name not in _NAMES:
+        raise ModelSettingInvalid(source, name, f"auto, {', '.join(_NAMES)}")
+    chosen: torch.dtype = getattr(torch, _NAMES[name])
+    return chosen
+
+
+def prefers_bf16(processor: Processor, measure: Callable[[torch.dtype], float] | None = None) -> bool:
+    """Whether this CPU has bf16 arithmetic and, as measured once a CPU and torch version, gains from it.
+
+    `measure` gives a dtype's seconds; its answer is kept in the cache folder, if that can be written.
+    """
+    if not processor.flags & _BF16_FLAGS:
         return False
     import torch
 
-    key = hashlib.sha256(f"{model} {torch.__version__} {torch.get_num_threads()}".encode()).hexdigest()[:16]
-    file = cache_root() / f"dtype-{key}.json"
+    key = f"{processor.model} {torch.__version__} {torch.get_num_threads()}"
+    file = cache_root() / f"dtype-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     try:
-        return bool(json.loads(file.read_text(encoding="utf-8"))["bfloat16"])
-    except (OSError, ValueError, KeyError):
-        times = {name: _measure(getattr(torch, name)) for name in ("bfloat16", "float32")}
-        prefers = times["bfloat16"] < times["float32"]
-        _remember(file, {"bfloat16": prefers, "seconds": times, "cpu": model})
-        return prefers
+        return bool(json.loads(file.read_bytes())["bfloat16"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    seconds = {name: (measure or _measure)(getattr(torch, name)) for name in ("bfloat16", "float32")}
+    faster = seconds["bfloat16"] < seconds["float32"]
+    _remember(file, {"bfloat16": faster, "cpu": processor.model, "seconds": seconds})
+    return faster
+
+
+def read_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Processor:
+    """The first CPU of the kernel's list."""
+    try:
+        first = cpuinfo.read_text(encoding="utf-8").partition("\n\n")[0]
+    except OSError:
+        return Processor()
+    fields = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())
+    }
+    return Processor(fields.get("model name", ""), frozenset(fields.get("flags", "").split()))
 
 
 def _measure(dtype: torch.dtype) -> float:
-    """Seconds of a decode step's and a chunk's linear layer, the best of several."""
+    """Seconds of a decode step's and a chunk's linear layer as the runner has it, the best of several."""
     import torch
 
     from ..packed_linear import PackedLinear, can_pack
 
-    total = 0.0
     with torch.inference_mode():
         linear = torch.nn.Linear(*_SHAPE, bias=False).to(dtype)
         layer = PackedLinear(linear) if can_pack("cpu", dtype) else linear
-        for rows in _ROWS:
-            x = torch.randn(rows, _SHAPE[0]).to(dtype)
-            times = []
-            for _ in range(12):
-                started = time.perf_counter()
-                layer(x)
-                times.append(time.perf_counter() - started)
-            total += min(times)
-    return total
+        return sum(_best_time(layer, torch.randn(rows, _SHAPE[0]).to(dtype)) for rows in _ROWS)
+
+
+def _best_time(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> float:
+    times: list[float] = []
+    end = time.perf_counter() + _RUN_LIMIT_S
+    while len(times) < 2 or (len(times) < _RUNS and time.perf_counter() < end):
+        started = time.perf_counter()
+        layer(x)
+        times.append(time.perf_counter() - started)
+    return min(times)
 
 
 def _remember(file: Path, found: dict[str, object]) -> None:
-    """Keep a measurement; a cache that cannot be written costs only the next one."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False, encoding="utf-8") as work:
-            json.dump(found, work)
-        os.replace(work.name, file)
+        write_atomically(file, json.dumps(found))
     except OSError:
-        return
-
-
-def _cpu() -> tuple[set[str], str]:
-    """Feature flags and model name of the processor; empty where the kernel does not tell."""
-    flags, model = set[str](), ""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return flags, model
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() == "flags":
-            flags = set(value.split())
-        elif name.strip() == "model name":
-            model = value.strip()
-    return flags, model
+        return  # a cache that cannot be written costs the next process a measurement, no more

@@ -173,6 +173,8 @@ REJECTED: list[tuple[Any, str | bytes, str, str]] = [
     (str, '"\\ud800"', "$", "lone surrogate"),
     (Item, '{"name":"\\ud83d\\\\ude00"}', "$.name", "lone surrogate"),
     (Any, '{"a":["x","\\ude00\\ud83d"]}', "$.a[1]", "lone surrogate"),
+    (list[str], '["\\ud83d","\\ud83d\\ude00"]', "$[0]", "lone surrogate"),
+    (set[bool | int], "[1,true]", "$[1]", "stands twice"),
     (msgspec.Raw, '{"a":"\\ud83d"}', "$.a", "lone surrogate"),
     (str, '"\ud800"', "$", "not valid UTF-8"),
     (Item, b'{"name":"\xff"}', "$.name", "not valid UTF-8"),

@@ -1,0 +1,410 @@
+"""A process's typed endpoint over one end of a link.
+
+    send ─▶ encode ─▶ ring out ─▶ (once a loop turn, if the peer sleeps) doorbell
+    doorbell ─▶ ring in ─▶ decode ─▶ on_message, or a waiting receive
+
+Frames are taken in one of two styles: an owner sets `on_message`, and is called for each frame; or it awaits
+`receive`. In both, a wake-up takes all that is there, and the mailbox looks once more after it has told the
+peer that it sleeps.
+
+How a conversation ends: the peer closes its mailbox, supervision calls `peer_lost`, or the ring is found
+corrupt. Then whoever waits to send is told at once, and whoever receives after the frames that are in the
+ring already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from .codec import Codec
+from .errors import (
+    FabricError,
+    FrameCorrupt,
+    FrameTooLarge,
+    HandlerSet,
+    MailboxClosed,
+    MessageInvalid,
+    PeerGone,
+    RingEmpty,
+    RingFull,
+)
+from .link import OpenEnd
+from .statistics import MailboxStatistics
+
+Out_contra = TypeVar("Out_contra", contravariant=True)
+In_co = TypeVar("In_co", covariant=True)
+
+
+class Mailbox(Generic[Out_contra, In_co]):
+    """Sends messages of one type and receives messages of another; both may be unions of tagged structs.
+
+    Belongs to the event loop in which it is made, and is used in that loop's thread alone. Takes the end
+    over.
+
+    Raises: MessageTypeInvalid if msgspec cannot describe a type; the end is the caller's still.
+    """
+
+    def __init__(self, end: OpenEnd, send_type: Any, receive_type: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._codec = Codec(send_type, receive_type)
+        self._end = end
+        self._writer, self._reader = end.writer, end.reader
+        self._senders: deque[tuple[asyncio.Future[FabricError | None], bytes]] = deque()
+        self._receivers: deque[asyncio.Future[None]] = deque()
+        self._drained: deque[bytes] = deque()
+        self._on_message: Callable[[Any], None] | None = None
+        self.on_error: Callable[[FabricError], None] | None = None
+        """Where frames go to on_message: told of each that is no message (MessageInvalid) and, after the last,
+        of the end (PeerGone, FrameCorrupt). Without it, all but PeerGone goes to the loop's exception handler."""
+        self._ended: FabricError | None = None
+        self._end_told = False
+        self._closed = False
+        self._flush_due = self._look_due = False
+        self._doorbells_rung = self._wakeups = 0
+        self._loop.add_reader(end.own_doorbell.fileno(), self._wake)
+        # The peer may have closed before we watched.
+        self._loop.call_soon(self._wake)
+
+    # Sending
+
+    async def send(self, message: Out_contra) -> None:
+        """Send, and wait for room in the ring if there is none; those who wait are served in order.
+
+        A cancelled send has put the whole message into the ring, or nothing.
+        Raises: PeerGone, MailboxClosed, FrameCorrupt, also while it waits; FrameTooLarge, MessageInvalid with
+        nothing sent.
+        """
+        payload = self._codec.encode(message)
+        if self._pushed(payload):
+            return
+        outcome: asyncio.Future[FabricError | None] = self._loop.create_future()
+        waiting = (outcome, payload)
+        self._senders.append(waiting)
+        if len(self._senders) == 1:
+            self._push_waiting()
+        try:
+            error = await outcome
+        except asyncio.CancelledError:
+            if waiting in self._senders:
+                self._senders.remove(waiting)
+                self._push_waiting()
+            raise
+        if error is not None:
+            raise error
+
+    def send_nowait(self, message: Out_contra) -> None:
+        """Send, or raise RingFull with nothing sent; likewise if others wait to send.
+
+        Raises: RingFull, PeerGone, MailboxClosed, FrameCorrupt, FrameTooLarge, MessageInvalid.
+        """
+        payload = self._codec.encode(message)
+        if not self._pushed(payload):
+            raise RingFull(len(payload), self._writer.capacity_bytes)
+
+    def _pushed(self, payload: bytes) -> bool:
+        self._check_sendable(payload)
+        if self._senders:
+            return False
+        try:
+            done = self._writer.push(payload)
+        except FrameCorrupt as error:
+            self._finish(error)
+            raise
+        if done:
+            self._plan_flush()
+        return done
+
+    def _check_sendable(self, payload: bytes) -> None:
+        if self._closed:
+            raise MailboxClosed
+        if self._ended is not None:
+            raise self._ended.with_traceback(None)
+        if len(payload) > self._writer.limit_bytes:
+            raise FrameTooLarge(len(payload), self._writer.limit_bytes)
+
+    def _push_waiting(self) -> None:
+        """Move what waits into the ring, in order, as far as there is room; then ask to be woken for more."""
+        writer, senders = self._writer, self._senders
+        try:
+            while senders:
+                outcome, payload = senders[0]
+                if outcome.done() or writer.push(payload):
+                    senders.popleft()
+                    if not outcome.done():
+                        outcome.set_result(None)
+                elif writer.announce_wait(len(payload)):
+                    break
+            else:
+                writer.withdraw_wait()
+        except FrameCorrupt as error:
+            self._finish(error)
+        self._plan_flush()
+
+    # Receiving
+
+    @property
+    def on_message(self) -> Callable[[Any], None] | None:
+        """Called for each message, in order, in a turn of the loop of its own kind; None: `receive` takes
+        them.
+
+        It may send, close the mailbox or set another handler. What it raises goes to the loop's exception
+        handler; the next message follows all the same.
+        """
+        return self._on_message
+
+    @on_message.setter
+    def on_message(self, handler: Callable[[In_co], None] | None) -> None:
+        self._on_message = handler
+        if handler is not None:
+            self._plan_look()
+
+    async def receive(self) -> In_co:
+        """The next message; waits for one.
+
+        Raises: PeerGone, FrameCorrupt after the last frame; MailboxClosed; HandlerSet; MessageInvalid for a
+        frame that is no message, which is gone then.
+        """
+        while True:
+            try:
+                return self.receive_nowait()
+            except RingEmpty:
+                await self._frame()
+
+    def receive_nowait(self) -> In_co:
+        """The next message.
+
+        Raises: RingEmpty if there is none now; else as `receive`.
+        """
+        if self._closed:
+            raise MailboxClosed
+        if self._on_message is not None:
+            raise HandlerSet
+        frame = self._drained.popleft() if self._drained else self._popped()
+        if frame is None:
+            if self._ended is not None:
+                raise self._ended.with_traceback(None)
+            raise RingEmpty
+        if self._receivers:
+            self._wake_receiver()
+        message: In_co = self._codec.decode(frame)
+        return message
+
+    def _popped(self) -> bytes | None:
+        try:
+            frame = self._reader.pop()
+        except FrameCorrupt as error:
+            self._finish(error)
+            return None
+        if frame is not None:
+            self._plan_flush()
+        return frame
+
+    async def _frame(self) -> None:
+        """Wait until there may be a frame."""
+        if not self._reader.announce_sleep():
+            return
+        arrived: asyncio.Future[None] = self._loop.create_future()
+        self._receivers.append(arrived)
+        try:
+            await arrived
+        except asyncio.CancelledError:
+            if arrived in self._receivers:
+                self._receivers.remove(arrived)
+            elif not arrived.cancelled():
+                self._wake_receiver()  # the wake-up was ours: the next in line has it
+            raise
+
+    def _wake_receiver(self) -> None:
+        while self._receivers:
+            arrived = self._receivers.popleft()
+            if not arrived.done():
+                arrived.set_result(None)
+                return
+
+    def __aiter__(self) -> Self:
+        """Messages until the peer closes its mailbox in order. Raises: as `receive` otherwise."""
+        return self
+
+    async def __anext__(self) -> In_co:
+        try:
+            return await self.receive()
+        except PeerGone as error:
+            if error.orderly:
+                raise StopAsyncIteration from None
+            raise
+
+    # Wake-ups
+
+    def _wake(self) -> None:
+        """The doorbell was rung: there may be frames, room, or an end."""
+        if self._closed:
+            return
+        self._end.own_doorbell.clear()
+        self._wakeups += 1
+        if self._ended is None and self._peer_closed():
+            self._finish(PeerGone(orderly=True))
+        if self._senders:
+            self._push_waiting()
+        self._reader.withdraw_sleep()
+        if self._on_message is None:
+            self._wake_receiver()
+        elif not self._look_due:
+            self._look()
+
+    def _plan_look(self) -> None:
+        if not self._look_due:
+            self._look_due = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """Hand all frames there are to on_message; then look once more, or sleep."""
+        self._look_due = False
+        if self._closed or self._on_message is None:
+            return
+        if not self._drained:
+            self._drain()
+        if self._drained:
+            self._plan_look()
+            self._deliver()
+        elif self._ended is not None:
+            self._tell_end(self._ended)
+        elif not self._reader.announce_sleep():
+            self._plan_look()
+
+    def _drain(self) -> None:
+        try:
+            self._drained.extend(self._reader.drain())
+        except FrameCorrupt as error:
+            self._finish(error)
+        self._plan_flush()
+
+    def _deliver(self) -> None:
+        drained, decode = self._drained, self._codec.decode
+        while drained and (handler := self._on_message) is not None:
+            try:
+                message = decode(drained.popleft())
+            except MessageInvalid as error:
+                self._report(error)
+            else:
+                handler(message)
+
+    def _report(self, error: FabricError) -> None:
+        if self.on_error is not None:
+            self.on_error(error)
+        elif not isinstance(error, PeerGone):
+            self._loop.call_exception_handler({"message": "a mailbox without on_error", "exception": error})
+
+    def _tell_end(self, error: FabricError) -> None:
+        if not self._end_told:
+            self._end_told = True
+            self._report(error)
+
+    def _plan_flush(self) -> None:
+        """Ring the peer's doorbell after this turn of the loop, if it sleeps then: once for all sent in the
+        turn.
+        """
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._closed:
+            return
+        frame_due, room_due = self._writer.doorbell_due(), self._reader.doorbell_due()
+        if frame_due or room_due:
+            self._doorbells_rung += 1
+            self._end.peer_doorbell.ring()
+
+    # Ends
+
+    def peer_lost(self) -> None:
+        """Supervision says that the peer's process is gone. Idempotent; after an orderly close it changes
+        nothing.
+        """
+        if not self._closed:
+            self._finish(PeerGone(orderly=self._peer_closed()))
+
+    def _peer_closed(self) -> bool:
+        return self._reader.writer_closed or self._writer.reader_closed
+
+    def _finish(self, error: FabricError) -> None:
+        """The conversation is over: nothing more can be sent, and nothing more will come."""
+        if self._ended is not None:
+            return
+        self._ended = error
+        self._release_waiting(error)
+        if self._on_message is not None:
+            self._plan_look()
+
+    def _release_waiting(self, error: FabricError) -> None:
+        senders, receivers = list(self._senders), list(self._receivers)
+        self._senders.clear()
+        self._receivers.clear()
+        for outcome, _ in senders:
+            if not outcome.done():
+                outcome.set_result(error)
+        for arrived in receivers:
+            if not arrived.done():
+                arrived.set_result(None)
+
+    def close(self) -> None:
+        """Tell the peer, and release the end. Idempotent.
+
+        What was sent is still delivered there. Frames that were not received here are dropped, and whoever
+        waits here gets MailboxClosed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._on_message = None
+        self._drained.clear()
+        self._release_waiting(MailboxClosed())
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._end.own_doorbell.fileno())
+        self._writer.close()
+        self._reader.close()
+        self._end.peer_doorbell.ring()
+        self._end.close()
+
+    async def aclose(self) -> None:
+        """`close`, for those who expect a coroutine."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(
+                f"unclosed mailbox of {self._codec.receive_name}", ResourceWarning, stacklevel=1, source=self
+            )
+            self.close()
+
+    def statistics(self) -> MailboxStatistics:
+        """Counts since the mailbox was made, and what waits now. Raises: MailboxClosed, FrameCorrupt."""
+        if self._closed:
+            raise MailboxClosed
+        return MailboxStatistics(
+            sent_frames=self._writer.frames,
+            sent_bytes=self._writer.tail,
+            received_frames=self._reader.frames - len(self._drained),
+            received_bytes=self._reader.head,
+            doorbells_rung=self._doorbells_rung,
+            wakeups=self._wakeups,
+            waiting_senders=len(self._senders),
+            waiting_receivers=len(self._receivers),
+            out_used_bytes=self._writer.used_bytes,
+            in_used_bytes=self._reader.used_bytes,
+            ring_bytes=self._writer.capacity_bytes,
+        )
