@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..agents.backends.local import LocalSettings
 from .errors import SettingInvalid
 
 _UNITS = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1}
@@ -75,6 +76,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kv_budget_bytes(self) -> int:
         return parse_bytes(self.kv_budget)
+
+    def local_settings(self) -> LocalSettings:
+        """What a local backend is told of them."""
+        return LocalSettings(
+            model=self.model,
+            kv_budget_bytes=self.kv_budget_bytes,
+            partitions=self.workers,
+            policy=self.policy,
+            page_size=self.page_size,
+            layer_groups=self.layer_groups,
+            dtype=self.dtype,
+            device=self.device,
+            threads=self.engine_threads,
+        )
 
     def _check_ranges(self) -> None:
         for name, lowest in (

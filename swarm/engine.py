@@ -11,9 +11,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from ..agents import Backend
+from ..agents.backends.local import LocalBackend
 from ..agents.errors import describe
 from .fabric import Mailbox
 from .messages import (
+    AuditTaken,
     CancelGenerate,
     DetachWorker,
     EngineToWorker,
@@ -154,3 +156,14 @@ class CoordinatorLine:
             answer.cancel()
         await self._sender.flush()
         self._sender.close()
+
+
+async def take_audit(backend: LocalBackend, serial: int) -> AuditTaken:
+    """A local backend's books as a message."""
+    from ..kvcore.errors import BooksUnbalanced
+
+    try:
+        books = await backend.audit()
+    except BooksUnbalanced as error:
+        return AuditTaken(serial, backend.pool.total_pages, 0, 0, 0, str(error))
+    return AuditTaken(serial, books.total_pages, books.free_pages, books.held_pages, books.cached_pages)

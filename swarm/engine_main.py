@@ -9,11 +9,10 @@ import msgspec
 
 from ..agents.backends.local import LocalBackend, LocalSettings
 from ..agents.errors import describe
-from .engine import CoordinatorLine, EngineServer
+from .engine import CoordinatorLine, EngineServer, take_audit
 from .fabric import LinkEnd, Mailbox, Segment, open_end
 from .handover import Attach, ControlSocket
 from .messages import (
-    AuditTaken,
     EngineFailed,
     EngineReady,
     EngineToWorker,
@@ -21,7 +20,6 @@ from .messages import (
     ToEngine,
     WorkerToEngine,
 )
-from .process import child_main
 
 
 class EngineConfig(msgspec.Struct, frozen=True):
@@ -55,18 +53,7 @@ async def run_engine(config: EngineConfig) -> None:
         )
         server.attach_worker(message.peer, line)
 
-    async def take_audit(serial: int) -> FromEngine:
-        from ..kvcore.errors import BooksUnbalanced
-
-        try:
-            books = await backend.audit()
-        except BooksUnbalanced as error:
-            return AuditTaken(serial, backend.pool.total_pages, 0, 0, 0, str(error))
-        return AuditTaken(
-            serial, books.total_pages, books.free_pages, books.held_pages, books.cached_pages
-        )
-
-    coordinator = CoordinatorLine(server, mailbox, take_audit)
+    coordinator = CoordinatorLine(server, mailbox, lambda serial: take_audit(backend, serial))
     control.listen(attach)
     coordinator.send(
         EngineReady(
@@ -99,6 +86,3 @@ def main(config: bytes) -> None:
 
     uvloop.run(run_engine(msgspec.msgpack.decode(config, type=EngineConfig)))
 
-
-if __name__ == "__main__":
-    child_main(main)

@@ -163,7 +163,7 @@ class ChildProcess:
             raise
 
     def close(self) -> None:
-        """Kill it if it runs, reap it (blocks while the kernel ends it), close the descriptors. Idempotent."""
+        """Kill it if it runs, reap it (blocks while it ends) and close the descriptors. Idempotent."""
         if self._pidfd >= 0:
             self.kill()
             self._reap()

@@ -11,18 +11,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from ..agents import AttemptRequest, Context, find_agent, run_attempt
-from ..agents.errors import describe
-from ..agents.message import AttemptKey, Usage
+from ..agents import AttemptKey
+from .attempting import carry_out
 from .fabric import LinkEnd, Mailbox, open_end
 from .handover import Attach, ControlSocket
 from .messages import (
-    AttemptFailed,
     CancelTask,
     Dispatch,
     EngineToWorker,
     FromWorker,
-    Output,
     StopWorker,
     Text,
     ToWorker,
@@ -30,7 +27,7 @@ from .messages import (
     WorkerReady,
     WorkerToEngine,
 )
-from .process import MainModule, child_main, import_main
+from .process import MainModule, import_main
 from .remote import EngineClient
 from .sending import Sender
 
@@ -86,23 +83,7 @@ class Worker:
             def on_text(piece: str) -> None:
                 self._sender.push(Text(key, piece))
 
-        try:
-            agent = find_agent(message.agent)
-            ctx = Context(
-                input=msgspec.msgpack.decode(message.input),
-                run_id=key.run,
-                task_id=key.task,
-                agent=agent.name,
-                attempt=key.attempt,
-                results=msgspec.msgpack.decode(message.results),
-            )
-            request = AttemptRequest(key, message.feedback)
-            output = await run_attempt(agent, request, ctx, self._engine, on_text)
-        except Exception as error:  # noqa: BLE001 - user code: whatever it raises fails its attempt
-            kind, text, retryable = describe(error)
-            self._sender.push(AttemptFailed(key, kind, text, retryable, Usage()))
-        else:
-            self._sender.push(Output(key, output.text, output.finish, output.usage))
+        self._sender.push(await carry_out(message, self._engine, on_text))
 
 
 async def run_worker(config: WorkerConfig) -> None:
@@ -138,6 +119,3 @@ def main(config: bytes) -> None:
 
     uvloop.run(run_worker(msgspec.msgpack.decode(config, type=WorkerConfig)))
 
-
-if __name__ == "__main__":
-    child_main(main)

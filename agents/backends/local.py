@@ -62,17 +62,28 @@ class LocalBackend:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._closed = False
+        self.broken = asyncio.Event()
+        """set when the model or the device broke; `failure` says how"""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._steps, name="swarmkv-steps", daemon=True)
         self._thread.start()
 
     @classmethod
     async def open(cls, settings: LocalSettings, *, table: memoryview | None = None) -> LocalBackend:
         """Load the model without holding up the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(None, lambda: cls(settings, table=table))
+        loop = asyncio.get_running_loop()
+        backend = await loop.run_in_executor(None, lambda: cls(settings, table=table))
+        backend._loop = loop
+        return backend
 
     def partition(self, index: int) -> PartitionBackend:
         """The backend as one worker sees it: its tasks live in partition `index`."""
         return PartitionBackend(self, self._partitions[index])
+
+    @property
+    def partition_pages(self) -> int:
+        """Quota of each worker's partition."""
+        return self._partitions[0].quota_pages
 
     async def settle(self, key: AttemptKey, accepted: bool) -> Usage:
         """The gate's verdict on an attempt. An attempt that is not the task's current one changes nothing."""
@@ -276,6 +287,8 @@ class LocalBackend:
         except Exception as error:  # noqa: BLE001 - a broken device or model: every caller is told
             self._failure = error
             self._batcher.cancel_all()
+            if self._loop is not None:
+                _call_soon(self._loop, self.broken.set)
 
     @property
     def failure(self) -> BaseException | None:

@@ -29,7 +29,7 @@ from .errors import (
     SegmentExhausted,
     SegmentInvalid,
 )
-from .link import Link, LinkEnd, OpenEnd, open_end
+from .link import Link, LinkEnd, OpenEnd, duplicate_end, open_end
 from .mailbox import Mailbox
 from .ring import RingReader, RingWriter
 from .segment import Segment
@@ -58,5 +58,6 @@ __all__ = [
     "Segment",
     "SegmentExhausted",
     "SegmentInvalid",
+    "duplicate_end",
     "open_end",
 ]

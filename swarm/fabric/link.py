@@ -86,8 +86,7 @@ class Link:
 
     def open(self, side: Literal[0, 1]) -> OpenEnd:
         """Open a side in this process, with descriptors of its own."""
-        end = self.ends[side]
-        return open_end(end.with_descriptors(_duplicate(end.descriptors())))
+        return open_end(duplicate_end(self.ends[side]))
 
     def close(self) -> None:
         """Close this process's descriptors of the link. Idempotent."""
@@ -151,6 +150,11 @@ def open_end(end: LinkEnd) -> OpenEnd:
             with contextlib.suppress(OSError):
                 os.close(fd)
         raise
+
+
+def duplicate_end(end: LinkEnd) -> LinkEnd:
+    """The same end by descriptors of its own, for instance to open it and leave the link's to the link."""
+    return end.with_descriptors(_duplicate(end.descriptors()))
 
 
 def _duplicate(fds: Sequence[int]) -> list[int]:

@@ -43,8 +43,7 @@ In_co = TypeVar("In_co", covariant=True)
 class Mailbox(Generic[Out_contra, In_co]):
     """Sends messages of one type and receives messages of another; both may be unions of tagged structs.
 
-    Belongs to the event loop in which it is made, and is used in that loop's thread alone. Takes the end
-    over.
+    Takes the end over. Belongs to the event loop in which it is made, and to that loop's thread alone.
 
     Raises: MessageTypeInvalid if msgspec cannot describe a type; the end is the caller's still.
     """
@@ -59,8 +58,9 @@ class Mailbox(Generic[Out_contra, In_co]):
         self._drained: deque[bytes] = deque()
         self._on_message: Callable[[Any], None] | None = None
         self.on_error: Callable[[FabricError], None] | None = None
-        """Where frames go to on_message: told of each that is no message (MessageInvalid) and, after the last,
-        of the end (PeerGone, FrameCorrupt). Without it, all but PeerGone goes to the loop's exception handler."""
+        """Where frames go to on_message: told of each that is no message (MessageInvalid) and, after the
+        last, of the end (PeerGone, FrameCorrupt). Without it, all but PeerGone goes to the loop's exception
+        handler."""
         self._ended: FabricError | None = None
         self._end_told = False
         self._closed = False
@@ -305,9 +305,7 @@ class Mailbox(Generic[Out_contra, In_co]):
             self._report(error)
 
     def _plan_flush(self) -> None:
-        """Ring the peer's doorbell after this turn of the loop, if it sleeps then: once for all sent in the
-        turn.
-        """
+        """After this turn of the loop, ring the peer's doorbell if it sleeps: once for all that was sent."""
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -324,9 +322,7 @@ class Mailbox(Generic[Out_contra, In_co]):
     # Ends
 
     def peer_lost(self) -> None:
-        """Supervision says that the peer's process is gone. Idempotent; after an orderly close it changes
-        nothing.
-        """
+        """Supervision says that the peer's process is gone. Idempotent; nothing changes after an end."""
         if not self._closed:
             self._finish(PeerGone(orderly=self._peer_closed()))
 
