@@ -2,8 +2,8 @@
 
 General layout
 --------------
-An `Agent` is a value; `run_attempt` carries out one attempt of it against a `Backend`; a `Planner` turns a goal
-into a `Plan`. Nothing here knows processes: the runtime (`swarmkv.swarm`) brings them together.
+An `Agent` is a value; `run_attempt` carries out one attempt of it against a `Backend`; a `Planner` turns a
+goal into a `Plan`. Nothing here knows processes: the runtime (`swarmkv.swarm`) brings them together.
 """
 
 from __future__ import annotations

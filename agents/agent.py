@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import re
 import sys
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
@@ -17,11 +17,14 @@ from .context import Context
 from .errors import AgentInvalid, AgentNotImportable
 from .message import Sampling
 from .tool import Tool
+from .turns import turn_schema
 
 T = TypeVar("T")
 Prompt = Callable[[Any, Context], str]
 
+_SAMPLING = Sampling()
 _MAIN = ("__main__", "__mp_main__")
+_BIND_IT = "bind it to a name at the top of that module, so that workers can import it"
 
 
 class AgentRef(msgspec.Struct, frozen=True, array_like=True):
@@ -54,7 +57,7 @@ class Agent(Generic[T]):
         instructions: str,
         *,
         output: type[T],
-        tools: Sequence[Tool] = ...,
+        tools: Sequence[Tool[..., Any]] = ...,
         checks: Sequence[Check[T]] = ...,
         attempts: int = ...,
         prompt: Prompt | None = ...,
@@ -68,7 +71,7 @@ class Agent(Generic[T]):
         instructions: str,
         *,
         output: Any,
-        tools: Sequence[Tool] = ...,
+        tools: Sequence[Tool[..., Any]] = ...,
         checks: Sequence[Check[Any]] = ...,
         attempts: int = ...,
         prompt: Prompt | None = ...,
@@ -82,43 +85,43 @@ class Agent(Generic[T]):
         instructions: str,
         *,
         output: Any,
-        tools: Sequence[Tool] = (),
+        tools: Sequence[Tool[..., Any]] = (),
         checks: Sequence[Check[Any]] = (),
         attempts: int = 3,
         prompt: Prompt | None = None,
-        sampling: Sampling = Sampling(),
+        sampling: Sampling = _SAMPLING,
         max_turns: int = 8,
         **unknown: Any,
     ) -> None:
-        fields = {
+        fields: dict[str, Any] = {
             "name": name,
             "instructions": instructions,
             "output": output,
-            "tools": tuple(tools),
-            "checks": tuple(checks),
+            "tools": tools,
+            "checks": checks,
             "attempts": attempts,
             "prompt": prompt,
             "sampling": sampling,
             "max_turns": max_turns,
         }
-        for field in unknown:
-            near = difflib.get_close_matches(field, fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"an agent takes {', '.join(fields)}"
-            raise AgentInvalid(str(name), field, f"there is no such field; {hint}")
-        _check_fields(fields)
+        _refuse_unknown(name, unknown, fields)
+        _check_fields(name, fields)
         try:
-            gate: Gate[T] = Gate(output, checks)
-            schema = json_schema(output)
+            fields["gate"] = Gate(output, fields["checks"])
+            fields["schema"] = json_schema(output)
         except SchemaUnsupported as error:
-            raise AgentInvalid(name, f"output at {error.path}", error.reason) from error
-        module = sys._getframe(1).f_globals.get("__name__", "__main__")
-        for field, value in (fields | {"gate": gate, "schema": schema, "module": module}).items():
+            raise AgentInvalid(name, f"output{error.path.removeprefix('$')}", str(error)) from error
+        except TypeError as error:
+            raise AgentInvalid(name, "output", f"a default that JSON cannot hold: {error}") from error
+        fields["turn_schema"] = turn_schema(fields["schema"], fields["tools"])
+        fields["module"] = _defining_module()
+        for field, value in fields.items():
             object.__setattr__(self, field, value)
 
     name: str
     instructions: str
     output: Any
-    tools: tuple[Tool, ...]
+    tools: tuple[Tool[..., Any], ...]
     checks: tuple[Check[Any], ...]
     attempts: int
     prompt: Prompt | None
@@ -128,11 +131,16 @@ class Agent(Generic[T]):
     """holds an output against type and checks"""
     schema: bytes
     """the output's JSON schema"""
+    turn_schema: bytes
+    """of one answer of the model: the output's, or with tools a call or the output"""
     module: str
     """where the agent was defined"""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"an agent is immutable: define another one instead of setting {name}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"an agent is immutable: {name} cannot be deleted")
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r} of {self.module})"
@@ -140,37 +148,71 @@ class Agent(Generic[T]):
     def reference(self) -> AgentRef:
         """Where a worker finds this agent.
 
-        Raises: AgentNotImportable if no module-level name of its module is bound to it.
+        Raises: AgentNotImportable if its module binds no name to it, or has another agent of its name.
         """
-        for module in _MAIN if self.module in _MAIN else (self.module,):
-            if any(value is self for value in vars(sys.modules.get(module, types)).values()):
-                return AgentRef(self.module, self.name)
-        raise AgentNotImportable(self.name, self.module)
+        found = _bound_agents(self.module, self.name)
+        if not any(agent is self for agent in found):
+            raise AgentNotImportable(self.name, self.module, _BIND_IT)
+        _require_one(found, self.name, self.module)
+        return AgentRef(self.module, self.name)
 
 
 def find_agent(ref: AgentRef) -> Agent[Any]:
     """The agent of that name at the top of that module, which is imported if need be.
 
-    Raises: AgentNotImportable.
+    Raises: AgentNotImportable, also if importing the module fails.
     """
-    candidates = _MAIN if ref.module in _MAIN else (ref.module,)
-    for name in candidates:
-        module = sys.modules.get(name)
-        if module is None and name not in _MAIN:
-            import importlib
+    if ref.module not in _MAIN and ref.module not in sys.modules:
+        try:
+            importlib.import_module(ref.module)
+        except Exception as error:  # the user's module may raise anything
+            reason = f"importing it fails: {type(error).__name__}: {error}"
+            raise AgentNotImportable(ref.name, ref.module, reason) from error
+    found = _bound_agents(ref.module, ref.name)
+    if not found:
+        raise AgentNotImportable(ref.name, ref.module, _BIND_IT)
+    return _require_one(found, ref.name, ref.module)
 
-            try:
-                module = importlib.import_module(name)
-            except ImportError as error:
-                raise AgentNotImportable(ref.name, name) from error
+
+def _bound_agents(module_name: str, agent_name: str) -> list[Agent[Any]]:
+    """Agents of that name at the top of the module: those that it defines, or else those that it imports.
+
+    A script is found under both names that it may have here and in a worker.
+    """
+    names = _MAIN if module_name in _MAIN else (module_name,)
+    found: dict[int, Agent[Any]] = {}
+    for module in (sys.modules.get(name) for name in names):
         for value in list(vars(module).values()) if module is not None else ():
-            if isinstance(value, Agent) and value.name == ref.name:
-                return value
-    raise AgentNotImportable(ref.name, ref.module)
+            if isinstance(value, Agent) and value.name == agent_name:
+                found[id(value)] = value
+    defined = [agent for agent in found.values() if agent.module in names]
+    return defined or list(found.values())
 
 
-def _check_fields(fields: dict[str, Any]) -> None:
-    name = fields["name"]
+def _require_one(found: list[Agent[Any]], name: str, module: str) -> Agent[Any]:
+    if len(found) > 1:
+        raise AgentNotImportable(name, module, "two different agents have that name there; rename one")
+    return found[0]
+
+
+def _defining_module() -> str:
+    """The module that calls `Agent(...)`, or `Agent[T](...)`, which goes through typing."""
+    frame = sys._getframe(2)
+    while frame.f_globals.get("__name__") == "typing" and frame.f_back is not None:
+        frame = frame.f_back
+    name: str = frame.f_globals.get("__name__", "__main__")
+    return name
+
+
+def _refuse_unknown(name: str, unknown: dict[str, Any], fields: dict[str, Any]) -> None:
+    for field in unknown:
+        near = difflib.get_close_matches(field, fields, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"an agent takes {', '.join(fields)}"
+        raise AgentInvalid(str(name), field, f"there is no such field; {hint}")
+
+
+def _check_fields(name: str, fields: dict[str, Any]) -> None:
+    """Check the fields one by one; tools and checks become tuples."""
 
     def refuse(field: str, reason: str) -> None:
         raise AgentInvalid(str(name), field, reason)
@@ -179,21 +221,31 @@ def _check_fields(fields: dict[str, Any]) -> None:
         refuse("name", "it takes 1 to 64 letters, digits, - and _")
     if not isinstance(fields["instructions"], str) or not fields["instructions"].strip():
         refuse("instructions", "it takes a text that says what to do")
-    for made_by, type_, field in (("@tool", Tool, "tools"), ("@check", Check, "checks")):
+    for field, made_by, type_ in (("tools", "@tool", Tool), ("checks", "@check", Check)):
+        try:
+            fields[field] = tuple(fields[field])
+        except TypeError:
+            refuse(field, f"it takes a list of functions made with {made_by}")
         for value in fields[field]:
             if not isinstance(value, type_):
-                refuse(field, f"{value!r} was not made with {made_by}")
+                refuse(field, f"{getattr(value, '__name__', value)} was not made with {made_by}")
     names = [tool.name for tool in fields["tools"]]
     if len(set(names)) != len(names):
         refuse("tools", f"two have one name: {', '.join(names)}")
     for field in ("attempts", "max_turns"):
-        value = fields[field]
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            refuse(field, "it takes a whole number of 1 or more")
-    if fields["prompt"] is not None and not inspect.isfunction(fields["prompt"]):
-        refuse("prompt", "it takes a function of (input, ctx)")
-    sampling = fields["sampling"]
-    if not isinstance(sampling, Sampling):
-        refuse("sampling", "it takes a Sampling")
-    if sampling.max_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < 0:
-        refuse("sampling", "max_tokens 1 or more, temperature 0 or more, top_p over 0 up to 1, top_k 0 or more")
+        if type(fields[field]) is not int or fields[field] < 1:
+            refuse(field, f"it is {fields[field]!r}; it takes a whole number of 1 or more")
+    if fields["prompt"] is not None and not _makes_prompts(fields["prompt"]):
+        refuse("prompt", "it takes a plain function of (input, ctx) that returns a str")
+    if not isinstance(fields["sampling"], Sampling):
+        refuse("sampling", "it takes a Sampling, such as Sampling(temperature=0.7)")
+
+
+def _makes_prompts(prompt: Any) -> bool:
+    if not inspect.isfunction(prompt) or inspect.iscoroutinefunction(prompt):
+        return False
+    try:
+        inspect.signature(prompt).bind(None, None)
+    except TypeError:
+        return False
+    return True

@@ -1,26 +1,27 @@
 """One attempt, as a plain async function: prompt, model and tool turns, output.
 
-It knows its backend by protocol only, so it runs the same in a worker, inline and in tests. It judges nothing:
-the output goes to the gate as the model wrote it.
+It knows its backend by protocol only, so it runs the same in a worker, inline and in tests. It judges
+nothing: the output goes to the gate as the model wrote it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from ..verify import extract_json
 from .agent import Agent
 from .backend import Backend
 from .context import Context
-from .errors import ToolFailed, TurnsExhausted
-from .message import AttemptKey, Generation, Message, Sampling, Usage
+from .errors import PromptFailed, TurnsExhausted
+from .message import AttemptKey, Message, Sampling, Usage
+from .turns import ToolCall, answer_call, describe_tools, read_turn
 
-RETRY_TEMPERATURE = 0.7
-"""least temperature of a later attempt: under another seed it shall say something else"""
+RETRY_TEMPERATURE, TEMPERATURE_STEP, HOTTEST = 0.7, 0.15, 1.3
+"""least temperature of the second attempt, that much more for each one after it, up to the hottest: a retry
+shall say something else"""
 
 
 class AttemptRequest(msgspec.Struct, frozen=True):
@@ -35,8 +36,10 @@ class AttemptOutput(msgspec.Struct, frozen=True):
     """What an attempt came to, for the gate."""
 
     text: str
-    finish: str
+    finish: Literal["stop", "length"]
+    """of the last turn; "length" means that the text was cut"""
     usage: Usage
+    """of all turns"""
     turns: int
 
 
@@ -47,42 +50,37 @@ async def run_attempt(
     backend: Backend,
     on_text: Callable[[str], None] | None = None,
 ) -> AttemptOutput:
-    """Carry out one attempt.
+    """Carry out one attempt. `on_text` gets what the model writes, tool calls too, piece by piece.
 
-    Raises: TurnsExhausted, the backend's errors, and whatever the agent's prompt function raises.
+    A tool that fails fails its turn: the model is told, and goes on.
+    Raises: PromptFailed, TurnsExhausted, and the backend's errors; the attempt is the caller's to settle.
     """
     messages = prompt_messages(agent, ctx, request.feedback)
     sampling = attempt_sampling(agent.sampling, request.key)
     usage = Usage()
-    schema = turn_schema(agent)
     for turn in range(1, agent.max_turns + 1):
         generation = await backend.generate(
-            request.key, messages, sampling=sampling, schema=schema, on_text=on_text
+            request.key, messages, sampling=sampling, schema=agent.turn_schema, on_text=on_text
         )
         usage += generation.usage
-        if not agent.tools:
-            return AttemptOutput(generation.text, generation.finish, usage, turn)
-        output, reply = await _tool_turn(agent, generation)
-        if output is not None:
-            return AttemptOutput(output, generation.finish, usage, turn)
-        messages = [*messages, Message("assistant", generation.text), Message("user", reply)]
+        said = read_turn(generation.text) if agent.tools else generation.text
+        if not isinstance(said, ToolCall):
+            return AttemptOutput(said, generation.finish, usage, turn)
+        answer = await answer_call(said, agent.tools, ctx)
+        messages = [*messages, Message("assistant", generation.text), Message("user", answer)]
     raise TurnsExhausted(agent.name, agent.max_turns)
 
 
 def prompt_messages(agent: Agent[Any], ctx: Context, feedback: tuple[str, ...]) -> list[Message]:
-    """The conversation that an attempt begins with. The feedback stands last, so that all before it is reused."""
+    """The conversation that an attempt begins with. Equal remarks stand once.
+
+    The feedback stands last, so that all before it is reused. Raises: PromptFailed.
+    """
     system = agent.instructions
     if agent.tools:
-        lines = "\n".join(
-            f"- {tool.name}: {tool.description} Arguments: {tool.schema.decode()}" for tool in agent.tools
-        )
-        system += (
-            f'\n\nYou may call these tools by answering {{"tool": NAME, "arguments": {{...}}}}:\n{lines}\n'
-            'When you know the answer, answer {"output": ...}.'
-        )
-    shown = agent.prompt(ctx.input, ctx) if agent.prompt is not None else render_input(ctx.input)
-    remarks = dict.fromkeys(feedback)
-    return [Message("system", system), Message("user", "\n\n".join([shown, *remarks]))]
+        system = f"{system}\n\n{describe_tools(agent.tools)}"
+    shown = render_input(ctx.input) if agent.prompt is None else _prompted(agent, ctx)
+    return [Message("system", system), Message("user", "\n\n".join([shown, *dict.fromkeys(feedback)]))]
 
 
 def render_input(value: Any) -> str:
@@ -90,81 +88,34 @@ def render_input(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        return "\n\n".join(
-            f"{key}:\n{part if isinstance(part, str) else msgspec.json.encode(part).decode()}"
-            for key, part in value.items()
-        )
-    return msgspec.json.encode(value).decode()
+        return "\n\n".join(f"{key}:\n{_shown(part)}" for key, part in value.items())
+    return _shown(value)
 
 
 def attempt_sampling(sampling: Sampling, key: AttemptKey) -> Sampling:
-    """The attempt's own seed, and for a later attempt some temperature. The same key gives the same."""
+    """The attempt's own seed, and for a later attempt some temperature.
+
+    The seed is a hash of the agent's seed, the task and the attempt. The run's id is left out: it is drawn
+    for each run, and a seed is there to make a second run say what the first one said.
+    """
     text = f"{sampling.seed}\0{key.task}\0{key.attempt}".encode()
     seed = int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "big")
-    temperature = sampling.temperature if key.attempt == 1 else max(sampling.temperature, RETRY_TEMPERATURE)
+    temperature = sampling.temperature
+    if key.attempt > 1:
+        least = min(RETRY_TEMPERATURE + TEMPERATURE_STEP * (key.attempt - 2), HOTTEST)
+        temperature = max(temperature, least)
     return msgspec.structs.replace(sampling, seed=seed, temperature=temperature)
 
 
-def turn_schema(agent: Agent[Any]) -> bytes:
-    """What one answer of the model must look like: the output, or with tools a call or the output."""
-    if not agent.tools:
-        return agent.schema
-    definitions: dict[str, Any] = {}
-    choices = [
-        _choice({"tool": {"const": tool.name}, "arguments": _inlined(tool.schema, definitions)})
-        for tool in agent.tools
-    ]
-    choices.append(_choice({"output": _inlined(agent.schema, definitions)}))
-    return msgspec.json.encode({"anyOf": choices, "$defs": definitions})
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _choice(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def _inlined(schema: bytes, definitions: dict[str, Any]) -> Any:
-    """A schema without its definitions, which go to the common ones under names of their own."""
-    text = schema.decode()
-    own = msgspec.json.decode(schema).get("$defs", {})
-    prefix = hashlib.blake2b(schema, digest_size=4).hexdigest()
-    for name in own:
-        text = text.replace(f'"#/$defs/{name}"', f'"#/$defs/{prefix}_{name}"')
-    parsed: dict[str, Any] = msgspec.json.decode(text)
-    for name, definition in parsed.pop("$defs", {}).items():
-        definitions[f"{prefix}_{name}"] = definition
-    return parsed
-
-
-class _Turn(msgspec.Struct):
-    """What a model with tools answers."""
-
-    tool: str | None = None
-    arguments: msgspec.Raw = msgspec.Raw(b"{}")
-    output: msgspec.Raw | None = None
-
-
-async def _tool_turn(agent: Agent[Any], generation: Generation) -> tuple[str | None, str]:
-    """(output, "") if the model gave its output, else (None, what to answer it)."""
-    document = extract_json(generation.text)
+def _prompted(agent: Agent[Any], ctx: Context) -> str:
+    assert agent.prompt is not None
     try:
-        if not isinstance(document, str | bytes):
-            raise msgspec.DecodeError(document.message)
-        turn = msgspec.json.decode(document, type=_Turn)
-    except msgspec.MsgspecError:
-        return generation.text, ""  # the gate says what is wrong with it
-    if turn.output is not None:
-        return bytes(turn.output).decode(), ""
-    if turn.tool is None:
-        return generation.text, ""
-    called = next((tool for tool in agent.tools if tool.name == turn.tool), None)
-    if called is None:
-        return None, f"There is no tool {turn.tool}; there are {', '.join(tool.name for tool in agent.tools)}."
-    try:
-        return None, f"{called.name} returned: {await called.call(bytes(turn.arguments))}"
-    except ToolFailed as error:
-        return None, f"{called.name} failed: {error.reason}"
+        text = agent.prompt(ctx.input, ctx)
+        text.encode()
+    except Exception as error:  # the user's function may raise anything
+        raise PromptFailed(agent.name, f"{type(error).__name__}: {error}") from error
+    return text

@@ -22,17 +22,18 @@ class Backend(Protocol):
     ) -> Generation:
         """Answer a conversation, given whole each time; what the task's branch holds of it already is reused.
 
-        `schema` is a JSON schema that the answer must follow, `on_text` gets the answer piece by piece. The first
-        call of an attempt sets the checkpoint, after its prompt. A call for a later attempt waits until the one
-        before it was settled. Cancelled, it stops generating and leaves the branch usable.
+        `schema` is a JSON schema that the answer must follow, `on_text` gets the answer piece by piece. The
+        first call of an attempt sets the checkpoint, after its prompt. A call for a later attempt waits until
+        the one before it was settled. Cancelled, it stops generating and leaves the branch usable.
         """
         ...
 
     async def settle(self, key: AttemptKey, accepted: bool) -> Usage:
         """The gate's verdict on an attempt.
 
-        Accepted: the task's branch goes, and with it the pages that only served the attempt (`evicted_pages`).
+        Accepted: the task's branch goes, and with it the pages that only served it (`evicted_pages`).
         Rejected: the branch returns to the checkpoint (`rolled_back_tokens`).
+        A verdict on what is no attempt in progress changes nothing.
         """
         ...
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
+
+from .errors import SamplingInvalid
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -15,7 +18,10 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How the next tokens are chosen. temperature 0 takes the most likely one."""
+    """How the next tokens are chosen. temperature 0 takes the most likely one.
+
+    Raises: SamplingInvalid for a field outside its range.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -25,6 +31,16 @@ class Sampling(msgspec.Struct, frozen=True):
     seed: int = 0
     max_tokens: int = 256
     """tokens of one answer"""
+
+    def __post_init__(self) -> None:
+        if not (_is_number(self.temperature) and self.temperature >= 0):
+            raise SamplingInvalid("temperature", self.temperature, "a finite number of 0 or more")
+        if not (_is_number(self.top_p) and 0 < self.top_p <= 1):
+            raise SamplingInvalid("top_p", self.top_p, "a number over 0 and up to 1")
+        for field, lowest in (("top_k", 0), ("seed", 0), ("max_tokens", 1)):
+            value = getattr(self, field)
+            if type(value) is not int or not lowest <= value < 2**63:
+                raise SamplingInvalid(field, value, f"a whole number of {lowest} or more, of 63 bits")
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -58,3 +74,7 @@ class AttemptKey(msgspec.Struct, frozen=True, array_like=True):
     run: str
     task: str
     attempt: int
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]

@@ -24,8 +24,10 @@ from swarmkv.verify import Reject, check
 
 PART_CHARS = 6_000
 """source text of one task, some 1,700 tokens"""
-NAMED_SYMBOLS = 12
+NAMED_SYMBOLS = 6
 """symbols that a rejection names"""
+OUTLINE_LINES = 8
+"""lines with definitions that stand below the source"""
 
 
 SENTENCE = r"^[A-Z][a-z]* [A-Za-z0-9 ,;'()_-]+\.$"
@@ -35,8 +37,8 @@ class Finding(msgspec.Struct, frozen=True):
     """What a reader says of one module. The patterns constrain decoding: a name is a name, a sentence a sentence."""
 
     module: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=60)]
-    symbol: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=60)]
     kind: Literal["class", "function"]
+    symbol: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=60)]
     purpose: Annotated[str, msgspec.Meta(pattern=SENTENCE, min_length=30, max_length=200)]
 
 
@@ -53,7 +55,7 @@ class Overview(msgspec.Struct, frozen=True):
 def names_its_module(finding: Finding, ctx: Context) -> Reject | None:
     module = ctx.input["module"]
     if finding.module != module:
-        return Reject(f"the module under review is {module!r}", path="module")
+        return Reject(f"The module is named {module}.", path="module")
     return None
 
 
@@ -62,12 +64,11 @@ def symbol_is_defined(finding: Finding, ctx: Context) -> Reject | None:
     """The symbol stands in the module's syntax tree, with the kind that was named."""
     symbols: Mapping[str, str] = ctx.input["symbols"]
     kind = symbols.get(finding.symbol)
-    if kind is None:
-        named = ", ".join(f"{name} ({kind})" for name, kind in list(symbols.items())[:NAMED_SYMBOLS])
-        return Reject(f"the module does not define {finding.symbol!r}; it defines {named}", path="symbol")
-    if kind != finding.kind:
-        return Reject(f"{finding.symbol} is a {kind}", path="kind")
-    return None
+    if kind == finding.kind:
+        return None
+    wrong = f"{finding.symbol} is a {kind}" if kind else f"there is no {finding.symbol}"
+    named = ", ".join(f"{kind} {name}" for name, kind in list(symbols.items())[:NAMED_SYMBOLS])
+    return Reject(f"{wrong}; {ctx.input['module']} defines {named}.", path="symbol")
 
 
 def judge_sentence(text: str, known: str, prompt: str, path: str) -> Reject | None:
@@ -78,6 +79,10 @@ def judge_sentence(text: str, known: str, prompt: str, path: str) -> Reject | No
     given = set(re.findall(r"[a-z]+", known.lower())) | _EMPTY_WORDS
     if len({word.lower() for word in words} - given) < 3:
         return Reject("say what it does, beyond repeating its name", path=path)
+    plain = _plain(text).split()
+    runs = Counter(zip(plain, plain[1:], plain[2:], strict=False))
+    if any(count > 2 for count in runs.values()):
+        return Reject("say it once, do not repeat yourself", path=path)
     if _plain(text) in _plain(prompt):
         return Reject("say it in your own words, do not copy the text", path=path)
     return None
@@ -108,10 +113,12 @@ def summary_is_a_sentence(overview: Overview, ctx: Context) -> Reject | None:
 
 
 def read_prompt(task: Any, ctx: Context) -> str:
-    part = f" (part {task['part']})" if task["part"] else ""
+    """The source, and below it its outline: a small model loses the thread of a long text."""
+    outline = "\n".join(re.findall(r"^(?:class|def|async def) .*", task["text"], re.MULTILINE)[:OUTLINE_LINES])
+    part = f", part {task['part']}" if task["part"] else ""
     return (
-        f"Module {task['module']}{part}:\n```python\n{task['text']}\n```\n"
-        f"What does {task['module']} define, and what is it for?"
+        f"Module {task['module']}{part}:\n```python\n{task['text']}\n```\n\n"
+        f"Module {task['module']}:\n```python\n{outline}\n```"
     )
 
 
@@ -121,18 +128,36 @@ def overview_prompt(task: Any, ctx: Context) -> str:
 
 
 READER = """\
-You review Python modules. For each module you name one class or function that it defines, and say in one sentence \
-what the module is for.
+You review Python modules: name one class or function that the code defines, and say in one sentence what the module \
+is for.
 
-Module json.decoder defines class JSONDecoder:
-{"module":"json.decoder","symbol":"JSONDecoder","kind":"class","purpose":"Turns JSON text into Python objects."}
+Module json.decoder:
+```python
+class JSONDecodeError(ValueError):
+    \"\"\"Subclass of ValueError with the position of the error.\"\"\"
 
-Module shutil defines def copytree:
-{"module":"shutil","symbol":"copytree","kind":"function","purpose":"Copies, moves and removes whole folders of files."}
+class JSONDecoder(object):
+    \"\"\"Simple JSON decoder\"\"\"
+    def decode(self, s):
+```
+{"module":"json.decoder","kind":"class","symbol":"JSONDecoder","purpose":"Reads JSON text and turns it into dicts, \
+lists and numbers."}
 
-Module logging.handlers defines class RotatingFileHandler:
-{"module":"logging.handlers","symbol":"RotatingFileHandler","kind":"class","purpose":"Sends log records to files, \
-sockets and mail servers."}"""
+Module shutil:
+```python
+def copytree(src, dst, symlinks=False):
+    \"\"\"Recursively copy a directory tree and return the destination directory.\"\"\"
+```
+{"module":"shutil","kind":"function","symbol":"copytree","purpose":"Helps to copy, move and delete whole folders of \
+files."}
+
+Module logging.handlers:
+```python
+class RotatingFileHandler(BaseRotatingHandler):
+    \"\"\"Handler for logging to a set of files\"\"\"
+```
+{"module":"logging.handlers","kind":"class","symbol":"RotatingFileHandler","purpose":"Sends the messages of a program \
+to files, sockets and mail servers."}"""
 
 reader = Agent(
     "reader",
@@ -141,7 +166,7 @@ reader = Agent(
     checks=[names_its_module, symbol_is_defined, purpose_is_a_sentence],
     attempts=4,
     prompt=read_prompt,
-    sampling=Sampling(max_tokens=160),
+    sampling=Sampling(top_p=0.8, max_tokens=160),
 )
 
 reporter = Agent(
@@ -151,7 +176,7 @@ reporter = Agent(
     checks=[summary_is_a_sentence],
     attempts=4,
     prompt=overview_prompt,
-    sampling=Sampling(max_tokens=160),
+    sampling=Sampling(top_p=0.8, max_tokens=160),
 )
 
 

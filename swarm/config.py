@@ -92,29 +92,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _check_ranges(self) -> None:
-        for name, lowest in (
-            ("workers", 1),
-            ("tasks_per_worker", 1),
-            ("page_size", 1),
-            ("layer_groups", 1),
-            ("engine_threads", 0),
-            ("max_losses", 1),
-            ("ring_bytes", 2**16),
+        for name, lowest, highest in (
+            ("workers", 1, 1024),
+            ("tasks_per_worker", 1, 1024),
+            ("page_size", 1, 2**16),
+            ("layer_groups", 1, 2**16),
+            ("engine_threads", 0, 1024),
+            ("max_losses", 1, 1024),
+            ("ring_bytes", 2**16, 2**30),
         ):
-            if getattr(self, name) < lowest:
-                raise SettingInvalid(name, getattr(self, name), f"a whole number of {lowest} or more")
+            if not lowest <= getattr(self, name) <= highest:
+                raise SettingInvalid(name, getattr(self, name), f"a whole number from {lowest:,} to {highest:,}")
+        if self.ring_bytes % 8:
+            raise SettingInvalid("ring_bytes", self.ring_bytes, "a multiple of 8")
         for name in ("start_timeout_s", "stop_grace_s"):
             if not getattr(self, name) > 0:
                 raise SettingInvalid(name, getattr(self, name), "seconds, more than 0")
-        if self.workers > 1024:
-            raise SettingInvalid("workers", self.workers, "at most 1024")
         parse_bytes(self.kv_budget)
 
 
 def parse_bytes(size: int | str) -> int:
     """Bytes from a number or a text such as "256MiB".
 
-    Raises: SettingInvalid if it is neither, or not more than 0.
+    Raises: SettingInvalid if it is neither, or not from 1 to 2**63 - 1.
     """
     allowed = 'bytes as a number, or a text such as "256MiB" (KiB, MiB, GiB, kB, MB, GB)'
     if isinstance(size, str):
@@ -124,6 +124,6 @@ def parse_bytes(size: int | str) -> int:
         size_bytes = int(float(match[1]) * _UNITS[match[2].lower()])
     else:
         size_bytes = size
-    if size_bytes <= 0:
-        raise SettingInvalid("kv_budget", size, allowed + ", more than 0")
+    if not 0 < size_bytes < 2**63:
+        raise SettingInvalid("kv_budget", size, allowed + ", more than 0 and below 2**63")
     return size_bytes

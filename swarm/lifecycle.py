@@ -1,11 +1,13 @@
-"""The life of a task, as a pure state machine: an event in, the next state and instruction out. No I/O, no clock.
+"""The life of a task, as a pure state machine: an event in, the next state and instruction out.
 
-    begin ─▶ Dispatch ─▶ OutputArrived ─▶ Judge ─▶ Accepted ─▶ Commit ─▶ Committed ─▶ Report(accepted)
-                │   ▲                        └───▶ Rejected ─▶ RollBack ─▶ RolledBack ─┐
-                │   └──────────────── the next attempt, if there is one ◀──────────────┤
-                ├─▶ AttemptFailed (retryable) ─▶ RollBack ─▶ …                         │
-                ├─▶ AttemptFailed (final) ─▶ Report(reason)     no attempt left ─▶ Report(reason)
-                └─▶ WorkerLost ─▶ Dispatch of the same attempt; too many losses ─▶ Report(reason)
+No I/O, no clock. Waiting for needs and for a free worker is the flow's; a cancelled task just ends there.
+
+begin ─▶ Dispatch ─▶ OutputArrived ─▶ Judge ─▶ Accepted ─▶ Commit ─▶ Committed ─▶ Report(accepted)
+            │   ▲                        └───▶ Rejected ─▶ RollBack ─▶ RolledBack ─┐
+            │   └──────────────── the next attempt, if there is one ◀──────────────┤
+            ├─▶ AttemptFailed (retryable) ─▶ RollBack ─▶ …                         │
+            ├─▶ AttemptFailed (final) ─▶ Report(reason)     no attempt left ─▶ Report(reason)
+            └─▶ WorkerLost ─▶ Dispatch of the same attempt; too many losses ─▶ Report(reason)
 """
 
 from __future__ import annotations
@@ -20,36 +22,36 @@ class Value(msgspec.Struct, frozen=True):
 # What happened.
 
 
-class OutputArrived(Value):
+class OutputArrived(Value, frozen=True):
     pass
 
 
-class AttemptFailed(Value):
+class AttemptFailed(Value, frozen=True):
     """The attempt ended without an output."""
 
     reason: str
     retryable: bool
 
 
-class WorkerLost(Value):
+class WorkerLost(Value, frozen=True):
     """The process that carried the attempt out is gone; the attempt does not count."""
 
     reason: str
 
 
-class Accepted(Value):
+class Accepted(Value, frozen=True):
     pass
 
 
-class Rejected(Value):
+class Rejected(Value, frozen=True):
     reason: str
 
 
-class RolledBack(Value):
+class RolledBack(Value, frozen=True):
     pass
 
 
-class Committed(Value):
+class Committed(Value, frozen=True):
     pass
 
 
@@ -59,23 +61,23 @@ Event = OutputArrived | AttemptFailed | WorkerLost | Accepted | Rejected | Rolle
 # What to do next.
 
 
-class Dispatch(Value):
+class Dispatch(Value, frozen=True):
     attempt: int
 
 
-class Judge(Value):
+class Judge(Value, frozen=True):
     attempt: int
 
 
-class RollBack(Value):
+class RollBack(Value, frozen=True):
     attempt: int
 
 
-class Commit(Value):
+class Commit(Value, frozen=True):
     attempt: int
 
 
-class Report(Value):
+class Report(Value, frozen=True):
     """The end."""
 
     accepted: bool
@@ -85,7 +87,7 @@ class Report(Value):
 Instruction = Dispatch | Judge | RollBack | Commit | Report
 
 
-class State(Value):
+class State(Value, frozen=True):
     """Where a task stands: it waits for the outcome of `doing`."""
 
     doing: Instruction
@@ -115,13 +117,23 @@ class IllegalTransition(Exception):
 
 
 def begin(max_attempts: int, max_losses: int) -> tuple[State, Instruction]:
-    """A new task, ready for its first attempt."""
+    """A new task, ready for its first attempt.
+
+    max_losses: workers that it may lose before it is taken to be what kills them.
+    """
+    assert max_attempts >= 1
+    assert max_losses >= 1
     state = State(Dispatch(1), max_attempts, max_losses)
     return state, state.doing
 
 
 def advance(state: State, event: Event) -> tuple[State, Instruction]:
-    """What follows an event. Raises: IllegalTransition."""
+    """What follows an event. After its end a task stays as it is, whatever comes.
+
+    Raises: IllegalTransition for an event that cannot answer what the task is doing.
+    """
+    if state.ended:
+        return state, state.doing
     doing = _next(state, event)
     changes: dict[str, object] = {"doing": doing, "story": (*state.story, event)}
     if isinstance(event, WorkerLost):

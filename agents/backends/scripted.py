@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from ..errors import GenerationFailed
@@ -10,31 +11,26 @@ from ..message import AttemptKey, Generation, Message, Sampling, Usage
 
 Script = Callable[[AttemptKey, Sequence[Message]], str]
 
-
-class _Branch:
-    def __init__(self) -> None:
-        self.prompt: list[str] = []
-        self.decoded: list[str] = []
-        self.attempt = 0
-        self.settled = asyncio.Event()
+PAGE_WORDS = 16
 
 
 class ScriptedBackend:
     """Answers from a list, one entry a call, or from a function of (key, messages). A token is a word.
 
-    It keeps branches as the local backend does, and counts the same usage, with words for tokens.
+    It keeps branches as the local backend does, and counts the same usage, with words for tokens. `delay` is
+    awaited before each word. It follows no schema: the script says what comes.
+    Raises: GenerationFailed of kind ScriptEnded if the list has no entry left; whatever the function raises.
     """
 
     def __init__(
         self, script: Sequence[str] | Script, *, delay: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        self._replies = None if callable(script) else iter(script)
-        self._script = script if callable(script) else None
+        self._script: Script = script if callable(script) else _recite(script)
         self._delay = delay
         self._branches: dict[tuple[str, str], _Branch] = {}
         self._instructions: set[tuple[str, ...]] = set()
         self.calls: list[tuple[AttemptKey, tuple[Message, ...]]] = []
-        """every generate call, in order"""
+        """every generate call that began, in order"""
 
     async def generate(
         self,
@@ -45,70 +41,120 @@ class ScriptedBackend:
         schema: bytes | None = None,
         on_text: Callable[[str], None] | None = None,
     ) -> Generation:
-        branch = await self._branch(key)
+        branch = await self._branch_of(key)
         self.calls.append((key, tuple(messages)))
-        usage = self._prefill(branch, messages)
-        if self._delay is not None:
-            await self._delay()
-        words = self._reply(key, messages).split(" ")
-        kept = words[: sampling.max_tokens]
-        branch.decoded += kept
-        text = " ".join(kept)
-        if on_text is not None:
-            for index, word in enumerate(kept):
-                on_text(word if index == 0 else f" {word}")
-        finish = "length" if len(kept) < len(words) else "stop"
-        return Generation(text, finish, usage + Usage(decoded_tokens=len(kept)))  # type: ignore[arg-type]
+        usage = branch.prefill(_conversation(messages), self._shared_instructions(messages))
+        said = _words(self._script(key, messages))
+        kept = said[: sampling.max_tokens]
+        for word in kept:
+            if self._delay is not None:
+                await self._delay()
+            branch.decode(word)
+            if on_text is not None:
+                on_text(word)
+        return Generation(
+            text="".join(kept),
+            finish="length" if len(kept) < len(said) else "stop",
+            usage=usage + Usage(decoded_tokens=len(kept)),
+        )
 
     async def settle(self, key: AttemptKey, accepted: bool) -> Usage:
         branch = self._branches.get((key.run, key.task))
         if branch is None or branch.attempt != key.attempt:
             return Usage()
-        taken_back, branch.decoded = len(branch.decoded), []
+        if accepted:
+            return await self.release(key.run, key.task)
         branch.settled.set()
-        if not accepted:
-            return Usage(rolled_back_tokens=taken_back)
-        del self._branches[key.run, key.task]
-        return Usage(evicted_pages=1)
+        return branch.roll_back()
 
     async def release(self, run: str, task: str) -> Usage:
         branch = self._branches.pop((run, task), None)
         if branch is None:
             return Usage()
         branch.settled.set()
-        return Usage(evicted_pages=1)
+        return Usage(evicted_pages=-(-len(branch.words) // PAGE_WORDS))
 
-    async def _branch(self, key: AttemptKey) -> _Branch:
+    async def _branch_of(self, key: AttemptKey) -> _Branch:
+        """The task's branch, once it is this attempt's turn."""
         name = (key.run, key.task)
         while True:
-            branch = self._branches.setdefault(name, _Branch())
-            if branch.attempt in (0, key.attempt):
-                branch.attempt = key.attempt
+            branch = self._branches.get(name)
+            if branch is None:
+                branch = self._branches[name] = _Branch(key.attempt)
+            if branch.attempt == key.attempt:
                 return branch
             if branch.settled.is_set():
-                branch.attempt = key.attempt
-                branch.settled = asyncio.Event()
+                branch.begin(key.attempt)
                 return branch
             await branch.settled.wait()
 
-    def _prefill(self, branch: _Branch, messages: Sequence[Message]) -> Usage:
-        words = [word for message in messages for word in message.content.split()]
-        instructions = tuple(messages[0].content.split()) if messages[0].role == "system" else ()
-        held = branch.prompt + branch.decoded
-        if not held and instructions in self._instructions:
-            held = list(instructions)
-        reused = 0
-        while reused < min(len(held), len(words) - 1) and held[reused] == words[reused]:
-            reused += 1
-        self._instructions.add(instructions)
-        branch.prompt = words
-        return Usage(prefilled_tokens=len(words) - reused, reused_tokens=reused)
+    def _shared_instructions(self, messages: Sequence[Message]) -> Sequence[str]:
+        """Words of the system message, if another task's prompt began with it."""
+        if not messages or messages[0].role != "system":
+            return ()
+        words = tuple(_conversation(messages[:1])[:-1])
+        if words in self._instructions:
+            return words
+        self._instructions.add(words)
+        return ()
 
-    def _reply(self, key: AttemptKey, messages: Sequence[Message]) -> str:
-        if self._script is not None:
-            return self._script(key, messages)
-        assert self._replies is not None
-        try:
-            return next(self._replies)
-        except StopIteration:
-            raise GenerationFailed("ScriptEnded", "the script has no more replies", retryable=False) from None
+
+class _Branch:
+    """What a task holds: its prompt up to the checkpoint, and what its attempt in progress added."""
+
+    def __init__(self, attempt: int) -> None:
+        self.words: list[str] = []
+        self.begin(attempt)
+
+    def begin(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.settled = asyncio.Event()
+        self._checkpoint: int | None = None
+        self._taken_back_tokens = 0
+
+    def prefill(self, prompt: list[str], shared: Sequence[str]) -> Usage:
+        held = self.words or shared
+        reused = 0
+        while reused < min(len(held), len(prompt) - 1) and held[reused] == prompt[reused]:
+            reused += 1
+        self.words = list(prompt)
+        prefilled = len(prompt) - reused
+        if self._checkpoint is None:
+            self._checkpoint = len(prompt)
+        else:
+            self._taken_back_tokens += prefilled
+        return Usage(prefilled_tokens=prefilled, reused_tokens=reused)
+
+    def decode(self, word: str) -> None:
+        self.words.append(word)
+        self._taken_back_tokens += 1
+
+    def roll_back(self) -> Usage:
+        """To the checkpoint. A second time there is nothing to take back."""
+        del self.words[self._checkpoint :]
+        taken_back, self._taken_back_tokens = self._taken_back_tokens, 0
+        return Usage(rolled_back_tokens=taken_back)
+
+
+def _recite(replies: Sequence[str]) -> Script:
+    left = iter(tuple(replies))
+
+    def script(key: AttemptKey, messages: Sequence[Message]) -> str:
+        for reply in left:
+            return reply
+        raise GenerationFailed(
+            "ScriptEnded", f"the script's {len(replies)} replies are used up", retryable=False
+        )
+
+    return script
+
+
+def _conversation(messages: Sequence[Message]) -> list[str]:
+    """Words of the conversation up to where the answer begins, with a mark before and after each message."""
+    marked = [[f"<{message.role}>", *_words(message.content), "<end>"] for message in messages]
+    return [word for words in marked for word in words] + ["<assistant>"]
+
+
+def _words(text: str) -> list[str]:
+    """Each with the white space before it: together they are the text."""
+    return re.findall(r"\s*\S+|\s+", text)

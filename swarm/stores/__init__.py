@@ -1,11 +1,23 @@
-"""Stores: what makes a commit durable. To add one, implement `Store` and run the contract suite against it."""
+"""Stores: what makes a commit durable.
+
+To add one, implement `base.Store` and run the suite `tests/contracts/store_contract.py` against it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from .base import JournalRecord, RunSummary, Store
-from .errors import StoreClosed, StoreError, StoreFailed, StoreTooNew, StoreUnusable
+from .errors import (
+    RecordExists,
+    RecordInvalid,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+    StoreTooNew,
+    StoreUnusable,
+)
 from .memory import MemoryStore
 
 
@@ -22,14 +34,17 @@ async def open_store(spec: str | Path | Store | None) -> Store:
         return await SqliteStore.open(spec)
     if isinstance(spec, Store):
         return spec
-    raise StoreUnusable(repr(spec), "it is neither a path nor a Store")
+    raise StoreUnusable(repr(spec), "it is neither a path nor a Store; give one of them, or None for memory")
 
 
 __all__ = [
     "JournalRecord",
     "MemoryStore",
+    "RecordExists",
+    "RecordInvalid",
     "RunSummary",
     "Store",
+    "StoreBusy",
     "StoreClosed",
     "StoreError",
     "StoreFailed",

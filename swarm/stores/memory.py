@@ -1,13 +1,15 @@
+"""A store that lasts as long as its object."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .base import JournalRecord, RunSummary
-from .errors import StoreClosed, StoreFailed
+from .base import JournalRecord, RunSummary, refuse_invalid
+from .errors import RecordExists, StoreClosed
 
 
 class MemoryStore:
-    """A store that lasts as long as the process: the default, and the one for tests."""
+    """The default, and the one for tests. See `Store`."""
 
     def __init__(self) -> None:
         self._runs: dict[str, dict[int, JournalRecord]] = {}
@@ -15,10 +17,13 @@ class MemoryStore:
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
         self._require_open()
-        names = [(record.run_id, record.seq) for record in records]
-        for run_id, seq in names:
-            if seq in self._runs.get(run_id, {}) or names.count((run_id, seq)) > 1:
-                raise StoreFailed("memory", f"run {run_id} has a record {seq} already")
+        refuse_invalid(records)
+        new: set[tuple[str, int]] = set()
+        for record in records:
+            name = (record.run_id, record.seq)
+            if name in new or record.seq in self._runs.get(record.run_id, {}):
+                raise RecordExists(*name)
+            new.add(name)
         for record in records:
             self._runs.setdefault(record.run_id, {})[record.seq] = record
 
@@ -37,7 +42,7 @@ class MemoryStore:
             )
             for run_id, records in self._runs.items()
         ]
-        return sorted(summaries, key=lambda run: run.first_at_ns, reverse=True)
+        return sorted(summaries, key=lambda run: (-run.first_at_ns, run.run_id))
 
     async def close(self) -> None:
         self._closed = True

@@ -1,222 +1,229 @@
 """A store in one SQLite file. An appended record is on disk before `append` returns.
 
-One thread owns the connection. What waits when it becomes free goes into one transaction (group commit), so that
-many appends share one fsync (WAL, synchronous=FULL).
+One thread owns the connection. What waits when it becomes free goes into one transaction (group commit), so
+that many appends share one fsync (WAL, synchronous=FULL).
+
+After an I/O error nothing more is written: what the system still holds of the file is unknown then, so only
+opening it again, with SQLite's recovery, tells what is there.
+Source: Rebello et al., Can Applications Recover from fsync Failures?, USENIX ATC 2020.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import sqlite3
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .base import JournalRecord, RunSummary
-from .errors import StoreClosed, StoreError, StoreFailed, StoreTooNew, StoreUnusable
+from .base import JournalRecord, RunSummary, refuse_invalid
+from .errors import RecordExists, StoreBusy, StoreClosed, StoreError, StoreFailed
+from .sqlite_file import BUSY_TIMEOUT_S, connect, failure
 
 R = TypeVar("R")
 
-APPLICATION_ID = 0x73776B76
-"""marks a file as ours, in SQLite's header: "swkv" """
-FORMAT = 1
-BUSY_TIMEOUT_S = 10.0
-_SCHEMA = """
-create table journal (
-    run_id text not null, seq integer not null, kind text not null, task_id text not null,
-    body blob not null, at_ns integer not null,
-    primary key (run_id, seq)
-) without rowid, strict
+_INSERT = "insert into journal values (?, ?, ?, ?, ?, ?)"
+_READ = "select run_id, seq, kind, task_id, body, at_ns from journal where run_id = ? order by seq"
+_RUNS = """
+select run_id, count(*), min(at_ns), max(at_ns) from journal group by run_id order by min(at_ns) desc, run_id
 """
 
 
-class _Append:
-    def __init__(self, records: Sequence[JournalRecord], done: Callable[[StoreError | None], None]) -> None:
-        self.records, self.done = records, done
-
-
 class SqliteStore:
-    """Journals in one file. Made by `await SqliteStore.open(path)`."""
+    """Journals in one file, which several processes may share. Made by `await SqliteStore.open(path)`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, busy_timeout_s: float) -> None:
         self.path = path
-        self._work: queue.SimpleQueue[_Append | Callable[[sqlite3.Connection], None] | None] = queue.SimpleQueue()
+        self._work: _Queue = queue.SimpleQueue()
         self._closed = False
+        writer = _Writer(path, busy_timeout_s, self._work)
+        self._thread = threading.Thread(target=writer.run, name="swarmkv-sqlite", daemon=True)
 
     @classmethod
-    async def open(cls, path: str | Path) -> SqliteStore:
+    async def open(cls, path: str | Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> SqliteStore:
         """Open or make the file.
 
+        Units:  busy_timeout_s is how long an append waits for other processes that write to the file.
         Raises: StoreUnusable for a folder, another program's file or a place without the right to write;
-                StoreTooNew; nothing was written then.
+                StoreTooNew; StoreBusy. Nothing was written then.
         """
-        store = cls(Path(path))
-        loop = asyncio.get_running_loop()
-        opened: asyncio.Future[None] = loop.create_future()
-        store._thread = threading.Thread(
-            target=store._own, args=(loop, opened), name="swarmkv-sqlite", daemon=True
-        )
+        store = cls(Path(path), busy_timeout_s)
         store._thread.start()
-        await opened
+        try:
+            await store._ask(lambda connection: None)
+        except BaseException:
+            await store.close()
+            raise
         return store
 
-    _thread: threading.Thread
-
     async def append(self, records: Sequence[JournalRecord]) -> None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._put(_Append(tuple(records), lambda error: _tell(loop, future, None, error)))
-        await future
+        refuse_invalid(records)
+        await self._carry_out(_Append(tuple(records)))
 
     async def read(self, run_id: str) -> list[JournalRecord]:
-        query = "select run_id, seq, kind, task_id, body, at_ns from journal where run_id = ? order by seq"
         return await self._ask(
-            lambda connection: [JournalRecord(*row) for row in connection.execute(query, (run_id,))]
+            lambda connection: [JournalRecord(*row) for row in connection.execute(_READ, (run_id,))]
         )
 
     async def runs(self) -> list[RunSummary]:
-        query = (
-            "select run_id, count(*), min(at_ns), max(at_ns) from journal group by run_id order by min(at_ns) desc"
-        )
-        return await self._ask(lambda connection: [RunSummary(*row) for row in connection.execute(query)])
+        return await self._ask(lambda connection: [RunSummary(*row) for row in connection.execute(_RUNS)])
 
     async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._work.put(None)
+        if not self._closed:
+            self._closed = True
+            self._work.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
-    def _put(self, work: _Append | Callable[[sqlite3.Connection], None]) -> None:
+    def __del__(self) -> None:
+        if not self._closed:
+            self._work.put(None)
+            warnings.warn(f"unclosed store {self.path}", ResourceWarning, stacklevel=1, source=self)
+
+    async def _ask(self, question: Callable[[sqlite3.Connection], R]) -> R:
+        result: R = await self._carry_out(_Question(question))
+        return result
+
+    async def _carry_out(self, work: _Append | _Question) -> Any:
         if self._closed:
             raise StoreClosed
         self._work.put(work)
+        return await work.future
 
-    async def _ask(self, question: Callable[[sqlite3.Connection], R]) -> R:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
 
-        def answer(connection: sqlite3.Connection) -> None:
-            try:
-                result = question(connection)
-            except sqlite3.Error as error:
-                _tell(loop, future, None, StoreFailed(str(self.path), str(error)))
-            else:
-                _tell(loop, future, result, None)
+class _Work:
+    """Something that a caller waits for."""
 
-        self._put(answer)
-        return await future
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
 
-    def _own(self, loop: asyncio.AbstractEventLoop, opened: asyncio.Future[None]) -> None:
-        """The thread's life."""
+
+class _Append(_Work):
+    def __init__(self, records: tuple[JournalRecord, ...]) -> None:
+        super().__init__()
+        self.records = records
+
+
+class _Question(_Work):
+    def __init__(self, question: Callable[[sqlite3.Connection], Any]) -> None:
+        super().__init__()
+        self.question = question
+
+
+_Queue = queue.SimpleQueue["_Append | _Question | None"]
+_Answer = tuple[_Work, Any, StoreError | None]
+
+
+class _Writer:
+    """The thread's side: the connection, and the work until a None comes."""
+
+    def __init__(self, path: Path, busy_timeout_s: float, work: _Queue) -> None:
+        self._path, self._busy_timeout_s, self._work = path, busy_timeout_s, work
+        self._failed: str | None = None
+        """the I/O error after which nothing is written any more"""
+
+    def run(self) -> None:
         try:
-            connection = _connect(self.path)
+            connection = connect(self._path, self._busy_timeout_s)
         except StoreError as error:
-            _tell(loop, opened, None, error)
-            return
-        _tell(loop, opened, None, None)
-        try:
-            while self._serve(connection):
-                pass
-        finally:
-            connection.close()
+            refused = self._work.get()  # the question that `open` asks
+            if refused is not None:
+                _deliver([(refused, None, error)])
+        else:
+            with contextlib.closing(connection):
+                while self._serve(connection):
+                    pass
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (late := self._work.get_nowait()) is not None:
+                    _deliver([(late, None, StoreClosed())])
 
     def _serve(self, connection: sqlite3.Connection) -> bool:
-        """Take all that waits: appends together, the rest one by one. False at the end."""
+        """Take all that waits: the appends together, then the questions. False at the end."""
         waiting = [self._work.get()]
-        while not self._work.empty():
-            waiting.append(self._work.get())
+        with contextlib.suppress(queue.Empty):
+            while True:
+                waiting.append(self._work.get_nowait())
         appends = [work for work in waiting if isinstance(work, _Append)]
         if appends:
-            self._commit(connection, appends)
+            _deliver(self._store(connection, appends))
         for work in waiting:
-            if work is not None and not isinstance(work, _Append):
-                work(connection)
+            if isinstance(work, _Question):
+                _deliver([self._answer(connection, work)])
         return None not in waiting
 
-    def _commit(self, connection: sqlite3.Connection, appends: list[_Append]) -> None:
-        """One transaction for all; if it fails, one for each, so that only the faulty one is refused."""
-        error = self._insert(connection, [record for append in appends for record in append.records])
-        for append in appends:
-            if error is None or len(appends) == 1:
-                append.done(error)
-            else:
-                append.done(self._insert(connection, append.records))
-
-    def _insert(
-        self, connection: sqlite3.Connection, records: Sequence[JournalRecord]
-    ) -> StoreError | None:
-        rows = [
-            (record.run_id, record.seq, record.kind, record.task_id, record.body, record.at_ns)
-            for record in records
-        ]
+    def _store(self, connection: sqlite3.Connection, appends: list[_Append]) -> list[_Answer]:
+        """One transaction for all. Each append is told its own error; an I/O error is everybody's."""
+        if self._failed is not None:
+            return [(append, None, StoreFailed(str(self._path), self._failed)) for append in appends]
         try:
-            connection.execute("begin immediate")
-            connection.executemany("insert into journal values (?, ?, ?, ?, ?, ?)", rows)
-            connection.execute("commit")
-        except sqlite3.Error as error:
-            if connection.in_transaction:
+            return _store_all(connection, appends)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may be left waiting
+            with contextlib.suppress(sqlite3.Error):
                 connection.rollback()
-            return StoreFailed(str(self.path), str(error))
-        return None
+            if not isinstance(self._failure(error), StoreBusy):
+                self._failed = str(error)
+            return [(append, None, self._failure(error)) for append in appends]
+
+    def _answer(self, connection: sqlite3.Connection, work: _Question) -> _Answer:
+        try:
+            return work, work.question(connection), None
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may be left waiting
+            return work, None, self._failure(error)
+
+    def _failure(self, error: Exception) -> StoreError:
+        return failure(error, self._path, self._busy_timeout_s)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """Raises: StoreUnusable, StoreTooNew."""
-    place = str(path)
-    if path.is_dir():
-        raise StoreUnusable(place, "it is a folder; name a file in it")
+def _store_all(connection: sqlite3.Connection, appends: list[_Append]) -> list[_Answer]:
+    connection.execute("begin immediate")
     try:
-        connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_S)
-    except sqlite3.Error as error:
-        raise StoreUnusable(place, str(error)) from error
-    try:
-        _prepare(connection, place)
-    except sqlite3.Error as error:
-        connection.close()
-        raise StoreUnusable(place, str(error)) from error
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _prepare(connection: sqlite3.Connection, place: str) -> None:
-    application: int = connection.execute("pragma application_id").fetchone()[0]
-    found: int = connection.execute("pragma user_version").fetchone()[0]
-    empty = connection.execute("select count(*) from sqlite_master").fetchone()[0] == 0
-    if not empty and application != APPLICATION_ID:
-        raise StoreUnusable(place, "it is a database of another program")
-    if found > FORMAT:
-        raise StoreTooNew(place, found, FORMAT)
-    connection.execute("pragma journal_mode = wal")
-    connection.execute("pragma synchronous = full")
-    if empty:
+        connection.executemany(_INSERT, (_row(record) for append in appends for record in append.records))
+    except sqlite3.IntegrityError:  # somebody's record exists: find out whose
+        connection.execute("rollback")
         connection.execute("begin immediate")
-        if connection.execute("select count(*) from sqlite_master").fetchone()[0] == 0:
-            connection.execute(_SCHEMA)
-            connection.execute(f"pragma application_id = {APPLICATION_ID}")
-            connection.execute(f"pragma user_version = {FORMAT}")
-        connection.execute("commit")
+        answers: list[_Answer] = [(append, None, _store_one(connection, append)) for append in appends]
     else:
-        # A write that changes nothing: a file without the right to write is refused now, not at the first commit.
-        connection.execute("begin immediate")
-        connection.execute(f"pragma user_version = {FORMAT}")
-        connection.execute("commit")
+        answers = [(append, None, None) for append in appends]
+    connection.execute("commit")
+    return answers
 
 
-def _tell(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any, error: Exception | None
-) -> None:
-    def set_it() -> None:
-        if future.done():
-            return
+def _store_one(connection: sqlite3.Connection, append: _Append) -> StoreError | None:
+    connection.execute("savepoint one")
+    for record in append.records:
+        try:
+            connection.execute(_INSERT, _row(record))
+        except sqlite3.IntegrityError:
+            connection.execute("rollback to one")
+            return RecordExists(record.run_id, record.seq)
+    connection.execute("release one")
+    return None
+
+
+def _row(record: JournalRecord) -> tuple[object, ...]:
+    return record.run_id, record.seq, record.kind, record.task_id, record.body, record.at_ns
+
+
+def _deliver(answers: list[_Answer]) -> None:
+    """Wake each loop once for all its answers. A loop that was closed meanwhile has nobody left to tell."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
+    for answer in answers:
+        by_loop.setdefault(answer[0].loop, []).append(answer)
+    for loop, own in by_loop.items():
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_resolve, own)
+
+
+def _resolve(answers: list[_Answer]) -> None:
+    for work, result, error in answers:
+        if work.future.done():  # cancelled
+            continue
         if error is None:
-            future.set_result(result)
+            work.future.set_result(result)
         else:
-            future.set_exception(error)
-
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(set_it)
+            work.future.set_exception(error)

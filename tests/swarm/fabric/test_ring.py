@@ -114,6 +114,19 @@ def test_an_impossible_length_is_an_error_and_stays_one(length: int) -> None:
         assert caught.value.what == "length"
 
 
+def test_a_frame_across_the_end_of_the_data_is_an_error() -> None:
+    memory, writer, reader = make_ring()
+    for _ in range(4):
+        writer.push(bytes(124))
+    assert len(reader.drain()) == 4
+    while writer.push(bytes(124)):
+        pass
+    memory[HEADER_BYTES:].cast("I")[512 // 4] = 520 - 4  # published to be there, but the data ends after 512
+    with pytest.raises(FrameCorrupt) as caught:
+        reader.pop()
+    assert (caught.value.value, caught.value.position) == (516, 512)
+
+
 def test_a_wrap_marker_with_nothing_behind_it_is_an_error() -> None:
     memory, writer, reader = make_ring()
     for _ in range(4):
