@@ -32,7 +32,7 @@ from .messages import (
     ToEngine,
     WorkerToEngine,
 )
-from .sending import Sender
+from .sending import Sender, Unsendable, why_unsendable
 
 
 class PartitionedBackend(Protocol):
@@ -104,11 +104,21 @@ class _WorkerLine:
                 schema=request.schema,
                 on_text=on_text,
             )
+        except asyncio.CancelledError:
+            # The attempt is over, and the coordinator's Release may have come before this request did.
+            await self._backend.release(request.key.run, request.key.task)
+            raise
         except Exception as error:  # noqa: BLE001 - a failing model fails its attempt, never the engine
             kind, message, retryable = describe(error)
             self._sender.push(GenerateFailed(request.serial, kind, message, retryable))
         else:
-            self._sender.push(Generated(request.serial, generation))
+            self._sender.push(
+                Generated(request.serial, generation), lambda error: self._not_sent(request.serial, error)
+            )
+
+    def _not_sent(self, serial: int, error: Unsendable) -> None:
+        reason = why_unsendable("the model's answer", error)
+        self._sender.push(GenerateFailed(serial, type(error).__name__, reason, False))
 
     def close(self) -> None:
         for task in self._running.values():

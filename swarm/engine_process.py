@@ -7,6 +7,7 @@ object of the application's from the coordinator's own loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Protocol
@@ -18,7 +19,7 @@ from .config import Config
 from .engine import EngineServer
 from .engine_main import EngineConfig
 from .errors import EngineBroken, StartFailed
-from .fabric import Link, LinkEnd, Mailbox, Segment, duplicate_end, open_end
+from .fabric import FabricError, Link, LinkEnd, Mailbox, Segment, duplicate_end, open_end
 from .handover import Attach, ControlSocket
 from .messages import (
     AuditTaken,
@@ -41,6 +42,9 @@ from .sending import Sender
 
 class Engine(Protocol):
     """What serves the workers' generate requests and obeys verdicts."""
+
+    @property
+    def alive(self) -> bool: ...
 
     async def start(self) -> None:
         """Come up. Raises: StartFailed."""
@@ -70,36 +74,53 @@ class EngineProcess:
         self._config, self._on_lost = config, on_lost
         self._serials = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Settled | AuditTaken]] = {}
+        self._process: ChildProcess | None = None
         self._stopping = False
+        self._fault = ""
+        """what the engine said of its end"""
         self.ready: EngineReady | None = None
 
     async def start(self) -> None:
         """Spawn it and wait until the model is loaded. Raises: StartFailed; nothing is left then."""
-        config = self._config
+        limit_s = self._config.start_timeout_s
         self._ready: asyncio.Future[EngineReady] = asyncio.get_running_loop().create_future()
-        self._table = Segment.create("pages", _TABLE_BYTES)
-        self._control, theirs = ControlSocket.pair()
-        with Link.create("engine", config.ring_bytes) as link, theirs:
-            start = EngineConfig(config.local_settings(), link.ends[1], theirs.fileno(), self._table.fd, _TABLE_BYTES)
-            self._mailbox: Mailbox[ToEngine, FromEngine] = Mailbox(link.open(0), ToEngine, FromEngine)
-            self._sender = Sender(self._mailbox)
-            self._mailbox.on_message = self._receive
-            self._process: ChildProcess = spawn(
-                "swarmkv.swarm.engine_main",
-                msgspec.msgpack.encode(start),
-                [*link.ends[1].descriptors(), theirs.fileno(), self._table.fd],
-                name="engine",
-            )
-        self._watch = asyncio.get_running_loop().create_task(self._watch_exit())
         try:
-            async with asyncio.timeout(config.start_timeout_s):
+            self._process = self._spawn()
+        except (FabricError, OSError) as error:
+            raise StartFailed("engine", str(error)) from error
+        self._watch = asyncio.get_running_loop().create_task(self._watch_exit(self._process))
+        try:
+            async with asyncio.timeout(limit_s):
                 self.ready = await self._ready
         except TimeoutError as error:
             await self.stop()
-            raise StartFailed("engine", f"it was not ready after {config.start_timeout_s:g} s") from error
+            raise StartFailed("engine", f"it was not ready after {limit_s:g} s") from error
         except BaseException:
             await self.stop()
             raise
+        if not self.alive:
+            raise StartFailed("engine", "it died as soon as it was ready")
+
+    def _spawn(self) -> ChildProcess:
+        settings = self._config.local_settings()
+        with Link.create("engine", self._config.ring_bytes) as link, contextlib.ExitStack() as undo:
+            self._table = undo.enter_context(Segment.create("pages", _TABLE_BYTES))
+            self._control, theirs = ControlSocket.pair()
+            undo.callback(self._control.close)
+            with theirs:
+                start = EngineConfig(settings, link.ends[1], theirs.fileno(), self._table.fd, _TABLE_BYTES)
+                self._mailbox: Mailbox[ToEngine, FromEngine] = Mailbox(link.open(0), ToEngine, FromEngine)
+                undo.callback(self._mailbox.close)
+                process = spawn(
+                    "swarmkv.swarm.engine_main",
+                    msgspec.msgpack.encode(start),
+                    [*link.ends[1].descriptors(), theirs.fileno(), self._table.fd],
+                    name="engine",
+                )
+            undo.pop_all()
+        self._sender = Sender(self._mailbox)
+        self._mailbox.on_message = self._receive
+        return process
 
     def attach_worker(self, index: int, end: LinkEnd) -> None:
         self._control.send(Attach(index, end))
@@ -121,7 +142,7 @@ class EngineProcess:
 
     async def stop(self) -> None:
         """End the process, by a message if it listens, within the grace. Idempotent."""
-        if self._stopping:
+        if self._stopping or self._process is None:
             return
         self._stopping = True
         self._sender.push(StopEngine())
@@ -131,11 +152,16 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
+        assert self._process is not None
         return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None and not self._stopping
 
     async def _ask(self, question: Callable[[int], ToEngine]) -> Settled | AuditTaken | None:
         """Ask and wait; None if the engine died, and with it all that the question was about."""
-        if self._stopping or self._process.returncode is not None:
+        if not self.alive:
             return None
         serial = next(self._serials)
         answer: asyncio.Future[Settled | AuditTaken] = asyncio.get_running_loop().create_future()
@@ -150,8 +176,10 @@ class EngineProcess:
 
     def _receive(self, message: FromEngine) -> None:
         if isinstance(message, EngineReady):
-            self._ready.set_result(message)
+            if not self._ready.done():
+                self._ready.set_result(message)
         elif isinstance(message, EngineFailed):
+            self._fault = message.message
             if not self._ready.done():
                 self._ready.set_exception(StartFailed("engine", f"{message.message} ({message.kind})"))
         else:
@@ -159,9 +187,9 @@ class EngineProcess:
             if answer is not None and not answer.done():
                 answer.set_result(message)
 
-    async def _watch_exit(self) -> None:
-        code = await self._process.exited()
-        reason = f"its process ended with {code}"
+    async def _watch_exit(self, process: ChildProcess) -> None:
+        code = await process.exited()
+        reason = self._fault or f"its process ended with {code}"
         if not self._ready.done():
             self._ready.set_exception(StartFailed("engine", reason))
         elif not self._stopping:
@@ -192,6 +220,10 @@ class HostedEngine:
 
     def partition(self, index: int) -> Backend:
         return self._backend
+
+    @property
+    def alive(self) -> bool:
+        return True
 
     async def start(self) -> None:
         pass

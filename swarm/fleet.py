@@ -15,13 +15,13 @@ from ..agents import AttemptKey, Backend, Usage
 from .config import Config
 from .engine_process import Engine, EngineProcess, HostedEngine
 from .errors import EngineBroken, StartFailed, SwarmClosed
-from .fabric import Link
+from .fabric import FabricError, Link
 from .messages import AttemptFailed, AuditTaken, Dispatch, Output
 from .process import MainModule, main_module_spec
 from .worker_process import WorkerProcess
 
 RESTART_BACKOFF_S = (0.0, 0.1, 0.5, 2.0, 5.0)
-"""wait before the n-th start in a row that brought no finished attempt; after the last one, give up"""
+"""wait before the n-th start in a row that came to nothing; after the last one, give up"""
 
 
 class Slot(Protocol):
@@ -88,7 +88,7 @@ class ProcessFleet:
         self._waiting: deque[asyncio.Future[_WorkerSlot]] = deque()
         self._repairs: set[asyncio.Task[None]] = set()
         self._starts: dict[int, int] = {}
-        """starts in a row without a finished attempt, by worker; -1 is the engine"""
+        """starts in a row that came to nothing, by worker; -1 is the engine"""
         self._settled_since_start = False
         self._broken: EngineBroken | None = None
         self._stopping = False
@@ -103,16 +103,21 @@ class ProcessFleet:
         ]
         try:
             await asyncio.gather(*starting)
-        except BaseException:
+            for name, alive in [("engine", engine.alive), *((worker.name, worker.ready) for worker in workers)]:
+                if not alive:
+                    raise StartFailed(name, "it died while the others came up")
+            for worker in workers:
+                self._connect(engine, worker)
+        except BaseException as error:
             for start in starting:
                 start.cancel()
             await asyncio.gather(*starting, return_exceptions=True)
             await self._stop_all([engine, *workers])
+            if isinstance(error, FabricError | OSError):
+                raise StartFailed("link between engine and workers", str(error)) from error
             raise
         self._engine = engine
         self._workers = {worker.index: worker for worker in workers}
-        for worker in workers:
-            self._connect(worker)
 
     async def take(self) -> _WorkerSlot:
         """A slot on the least loaded worker. Raises: EngineBroken, SwarmClosed."""
@@ -175,26 +180,25 @@ class ProcessFleet:
     def _new_worker(self, index: int) -> WorkerProcess:
         return WorkerProcess(index, self._config, self._worker_lost)
 
-    def _connect(self, worker: WorkerProcess) -> None:
+    def _connect(self, engine: Engine, worker: WorkerProcess) -> None:
         """A fresh link between a worker and the engine."""
-        assert self._engine is not None
         name = f"engine-worker-{worker.index}"
         with Link.create(name, self._config.ring_bytes) as link:
-            self._engine.attach_worker(worker.index, link.ends[0])
+            engine.attach_worker(worker.index, link.ends[0])
             worker.attach_engine(link.ends[1])
 
     def _worker_lost(self, worker: WorkerProcess) -> None:
-        if self._stopping:
-            return
+        if self._stopping or self._workers.get(worker.index) is not worker:
+            return  # one that was not taken in yet: its start fails
         del self._workers[worker.index]
         if self._engine is not None:
             self._engine.detach_worker(worker.index)
-        if worker.carried_out:
+        if worker.given:  # what it was given may have killed it, and `max_losses` bounds that
             self._starts[worker.index] = 0
         self._repair(self._replace_worker(worker.index))
 
     def _engine_lost(self, reason: str) -> None:
-        if self._stopping:
+        if self._stopping or self._engine is None:
             return
         self._engine = None
         if self._settled_since_start:
@@ -213,7 +217,7 @@ class ProcessFleet:
             break
         self._workers[index] = worker
         if self._engine is not None:
-            self._connect(worker)
+            self._connect(self._engine, worker)
         self._serve_waiting()
 
     async def _replace_engine(self, reason: str) -> None:
@@ -228,7 +232,7 @@ class ProcessFleet:
             break
         self._engine, self._settled_since_start = engine, False
         for worker in self._workers.values():
-            self._connect(worker)
+            self._connect(engine, worker)
 
     async def _back_off(self, who: int, reason: str) -> None:
         starts = self._starts.get(who, 0)

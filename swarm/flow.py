@@ -20,19 +20,25 @@ from ..agents import Agent, AttemptKey, Context, Usage
 from ..verify import Reject, Verdict
 from . import lifecycle as life
 from .errors import EngineBroken
-from .fabric import FrameTooLarge
+from .fabric import FrameTooLarge, MessageInvalid
 from .fleet import Fleet, Slot
 from .messages import AttemptFailed, Dispatch, Output
 from .outcome import Attempt, Event, EventKind, Outcome
 from .recorder import Recorder
+from .sending import why_unsendable
 from .worker_process import WorkerLost
 
 SHOWN_CHARS = 160
 """of a committed value in an event"""
 
 
+def as_json(value: Any) -> str:
+    """An accepted value without what the model wrapped it into; its gate takes it again."""
+    return msgspec.json.encode(value).decode()
+
+
 class Task(msgspec.Struct, frozen=True):
-    """One unit of work: an agent, its input, and the values of the tasks that it needs."""
+    """One unit of work: an agent, its input, and the values of the tasks that it needs, as JSON."""
 
     id: str
     agent: Agent
@@ -127,10 +133,8 @@ class Flow:
             )
         except WorkerLost:
             return await self._lost(progress, attempt, "its worker died")
-        except FrameTooLarge as error:
-            return life.AttemptFailed(
-                f"the input is too large to send ({error}); raise ring_bytes or split the input", retryable=False
-            )
+        except (FrameTooLarge, MessageInvalid) as error:
+            return life.AttemptFailed(why_unsendable("the input", error), retryable=False)
         if isinstance(answer, AttemptFailed):
             if answer.kind == "BackendLost":
                 return await self._lost(progress, attempt, "the engine died")
@@ -182,7 +186,7 @@ class Flow:
         """Make the value durable, then give up the pages that only served to reach it."""
         task = progress.task
         assert progress.output is not None
-        await self._recorder.committed(self.run_id, task.id, attempt, progress.output.text)
+        await self._recorder.committed(self.run_id, task.id, attempt, as_json(progress.value))
         key = AttemptKey(self.run_id, task.id, attempt)
         progress.add_usage(await self._fleet.settle(key, accepted=True))
         return life.Committed()

@@ -7,6 +7,7 @@ sends each peer its end over the peer's control socket (SCM_RIGHTS); nothing eve
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 
@@ -46,9 +47,12 @@ class ControlSocket:
         return cls(socket.socket(fileno=fd))
 
     def send(self, attach: Attach) -> None:
-        """Hand over an end. The receiver gets duplicates; the sender closes its own when it likes."""
-        fds = attach.end.descriptors()
-        socket.send_fds(self._socket, [msgspec.msgpack.encode(attach)], fds)
+        """Hand over an end. The receiver gets duplicates; the sender closes its own when it likes.
+
+        Dropped if the receiver has just died: supervision tells the owner of the loss.
+        """
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self._socket, [msgspec.msgpack.encode(attach)], attach.end.descriptors())
 
     def listen(self, on_attach: Callable[[Attach], None]) -> None:
         """Call back for each end that arrives, in the running loop."""

@@ -64,13 +64,13 @@ class Pursuit(msgspec.Struct, frozen=True):
         return all(outcome.accepted for outcome in self.tasks.values())
 
 
-EventKind = Literal["planned", "dispatched", "text", "rejected", "lost", "committed", "failed"]
+EventKind = Literal["dispatched", "text", "rejected", "lost", "committed", "failed"]
 
 
 class Event(msgspec.Struct, frozen=True):
     """Something that happened to a task.
 
-    kind: planned, dispatched (an attempt began on a worker), text (a piece of the model's text, not verified),
+    kind: dispatched (an attempt began on a worker), text (a piece of the model's text, not verified),
     rejected (by the gate, or the attempt failed), lost (the worker died), committed, failed.
     """
 

@@ -19,7 +19,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
 class TaskCommitted(msgspec.Struct, frozen=True, tag=True):
     attempt: int
     value: str
-    """the accepted output as the model wrote it, JSON"""
+    """the accepted output, JSON"""
 
 
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
@@ -52,7 +52,10 @@ class Recorder:
 
     async def ended(self, run_id: str, committed: int, failed: int) -> None:
         await self._append(run_id, "", RunEnded(committed, failed))
-        del self._seqs[run_id]
+
+    def forget(self, run_id: str) -> None:
+        """Nothing more of this run comes, ended or not."""
+        self._seqs.pop(run_id, None)
 
     async def _append(self, run_id: str, task_id: str, entry: Entry) -> None:
         record = JournalRecord(

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from ..agents import AttemptKey, Generation, Message, Sampling, Usage
-from ..agents.errors import BackendLost, GenerationFailed
+from ..agents.errors import AgentError, BackendLost, GenerationFailed
 from .fabric import Mailbox
 from .messages import (
     CancelGenerate,
@@ -18,7 +18,7 @@ from .messages import (
     GenerateText,
     WorkerToEngine,
 )
-from .sending import Sender
+from .sending import Sender, Unsendable, why_unsendable
 
 
 class _Waiting:
@@ -26,6 +26,10 @@ class _Waiting:
 
     def __init__(self, future: asyncio.Future[Generation], on_text: Callable[[str], None] | None) -> None:
         self.future, self.on_text = future, on_text
+
+    def fail(self, error: AgentError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class EngineClient:
@@ -53,8 +57,7 @@ class EngineClient:
         self._attached.clear()
         calls, self._calls = self._calls, {}
         for call in calls.values():
-            if not call.future.done():
-                call.future.set_exception(BackendLost())
+            call.fail(BackendLost())
         if self._sender is not None:
             self._sender.close()
         if self._mailbox is not None:
@@ -77,8 +80,11 @@ class EngineClient:
         call = _Waiting(asyncio.get_running_loop().create_future(), on_text)
         self._calls[serial] = call
         sender = self._sender
-        sender.push(Generate(serial, key, tuple(messages), sampling, schema, on_text is not None))
         try:
+            sender.push(
+                Generate(serial, key, tuple(messages), sampling, schema, on_text is not None),
+                lambda error: call.fail(_not_sent(error)),
+            )
             return await call.future
         except asyncio.CancelledError:
             sender.push(CancelGenerate(serial))
@@ -103,6 +109,8 @@ class EngineClient:
             call.future.set_result(message.generation)
         else:
             assert isinstance(message, GenerateFailed)
-            call.future.set_exception(
-                GenerationFailed(message.kind, message.message, retryable=message.retryable)
-            )
+            call.fail(GenerationFailed(message.kind, message.message, retryable=message.retryable))
+
+
+def _not_sent(error: Unsendable) -> GenerationFailed:
+    return GenerationFailed(type(error).__name__, why_unsendable("the prompt", error), retryable=False)

@@ -2,18 +2,22 @@
 
 Callbacks (a drained frame, a token) cannot suspend. They push here; frames that the ring has no room for wait in
 order in a queue of their own, and one task moves them as room appears. The queue is bounded by what its owner has
-in flight: one answer a request, and streamed text, which is merged per request while it waits.
+in flight: one answer a request, and its text where it is streamed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from .fabric import Mailbox, PeerGone, RingFull
+from .fabric import FrameTooLarge, Mailbox, MessageInvalid, PeerGone, RingFull
 
 S = TypeVar("S")
+
+Unsendable = FrameTooLarge | MessageInvalid
+OnUnsendable = Callable[[Unsendable], None]
 
 
 class Sender(Generic[S]):
@@ -24,12 +28,16 @@ class Sender(Generic[S]):
 
     def __init__(self, mailbox: Mailbox[S, object]) -> None:
         self._mailbox = mailbox
-        self._waiting: deque[S] = deque()
+        self._waiting: deque[tuple[S, OnUnsendable]] = deque()
         self._mover: asyncio.Task[None] | None = None
         self._gone = False
 
-    def push(self, message: S) -> None:
-        """Send, or queue behind what waits already. Never suspends."""
+    def push(self, message: S, on_unsendable: OnUnsendable = lambda error: None) -> None:
+        """Send, or queue behind what waits already. Never suspends.
+
+        A message that cannot be sent at all (too large for the ring, a text that is not Unicode) is dropped, and
+        `on_unsendable` is called: now, or when its turn comes.
+        """
         if self._gone:
             return
         if not self._waiting:
@@ -40,9 +48,12 @@ class Sender(Generic[S]):
             except PeerGone:
                 self._gone = True
                 return
+            except (FrameTooLarge, MessageInvalid) as error:
+                on_unsendable(error)
+                return
             else:
                 return
-        self._waiting.append(message)
+        self._waiting.append((message, on_unsendable))
         if self._mover is None:
             self._mover = asyncio.get_running_loop().create_task(self._move())
 
@@ -61,10 +72,20 @@ class Sender(Generic[S]):
     async def _move(self) -> None:
         try:
             while self._waiting:
-                await self._mailbox.send(self._waiting[0])
+                message, on_unsendable = self._waiting[0]
+                try:
+                    await self._mailbox.send(message)
+                except (FrameTooLarge, MessageInvalid) as error:
+                    on_unsendable(error)
                 self._waiting.popleft()
         except PeerGone:
             self._gone = True
             self._waiting.clear()
         finally:
             self._mover = None
+
+
+def why_unsendable(what: str, error: Unsendable) -> str:
+    """What the user is told of a message that was not sent."""
+    mend = "; raise ring_bytes, or make it smaller" if isinstance(error, FrameTooLarge) else ""
+    return f"{what} cannot be sent: {error}{mend}"

@@ -8,11 +8,21 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ..agents import Agent, Backend, Plan, PlannedTask, Planner, TaskResult, Usage, ensure_portable
+from ..agents import (
+    Agent,
+    Backend,
+    Plan,
+    PlanInvalid,
+    PlannedTask,
+    Planner,
+    TaskResult,
+    Usage,
+    ensure_portable,
+)
 from .config import Config
 from .errors import SettingInvalid, SwarmClosed
 from .fleet import Fleet, ProcessFleet
-from .flow import Flow, Task
+from .flow import Flow, Task, as_json
 from .inline import InlineFleet
 from .messages import AuditTaken
 from .outcome import Event, Outcome, Pursuit
@@ -39,6 +49,7 @@ class Swarm:
         self._fleet: Fleet | None = None
         self._store: Store | None = None
         self._recorder: Recorder | None = None
+        self._runs: set[_PlanRun] = set()
 
     async def __aenter__(self) -> Self:
         if self._fleet is not None:
@@ -63,7 +74,7 @@ class Swarm:
         fleet, self._fleet = self._fleet, None
         try:
             if fleet is not None:
-                await asyncio.shield(fleet.stop())
+                await asyncio.shield(self._end(fleet))
         finally:
             await self._close_store()
 
@@ -82,6 +93,9 @@ class Swarm:
         Raises: as `run`, before any task starts.
         """
         tasks = [PlannedTask(str(number), agent.name, input) for number, input in enumerate(inputs, 1)]
+        if not tasks:
+            self._open_fleet()
+            return []
         pursuit = await self._carry_out_plan(f"map {agent.name}", Plan(tasks), {agent.name: agent}, on_event)
         return list(pursuit.tasks.values())
 
@@ -153,7 +167,10 @@ class Swarm:
         stream: bool = False,
     ) -> Pursuit:
         fleet = self._open_fleet()
-        assert self._recorder is not None
+        recorder = self._recorder
+        assert recorder is not None
+        if not isinstance(plan, Plan):
+            raise PlanInvalid(f"the planner gave a {type(plan).__name__}, not a Plan")
         plan.check(agents)
         for name in {task.agent for task in plan.tasks}:
             agents[name].reference()
@@ -164,15 +181,22 @@ class Swarm:
         flow = Flow(
             run_id,
             fleet,
-            self._recorder,
+            recorder,
             max_losses=self.config.max_losses,
             stream=stream,
             on_event=on_event,
         )
-        await self._recorder.started(run_id, goal, tuple(task.id for task in plan.tasks))
-        outcomes = await _PlanRun(flow, plan, agents, self._recorder, fleet.slots).carry_out()
-        committed = sum(outcome.accepted for outcome in outcomes.values())
-        await self._recorder.ended(run_id, committed, len(outcomes) - committed)
+        run = _PlanRun(flow, plan, agents, recorder, fleet.slots)
+        self._runs.add(run)
+        try:
+            await recorder.started(run_id, goal, tuple(task.id for task in plan.tasks))
+            outcomes = await run.carry_out()
+            committed = sum(outcome.accepted for outcome in outcomes.values())
+            await recorder.ended(run_id, committed, len(outcomes) - committed)
+        finally:
+            recorder.forget(run_id)
+            self._runs.discard(run)
+            run.ended.set_result(None)
         return Pursuit(
             goal=goal,
             run_id=run_id,
@@ -180,6 +204,14 @@ class Swarm:
             tasks={task.id: outcomes[task.id] for task in plan.tasks},
             usage=sum((outcome.usage for outcome in outcomes.values()), Usage()),
         )
+
+    async def _end(self, fleet: Fleet) -> None:
+        """Fail what still runs, so that nothing of it is left in the processes; then end them."""
+        for run in self._runs:
+            run.close()
+        if self._runs:
+            await asyncio.wait([run.ended for run in self._runs], timeout=self.config.stop_grace_s)
+        await fleet.stop()
 
     def _open_fleet(self) -> Fleet:
         if self._fleet is None:
@@ -202,8 +234,17 @@ class _PlanRun:
         self._limit = slots + 1
         """tasks in flight: one more than the slots, so that a slot that becomes free is taken at once"""
         self._outcomes: dict[str, Outcome[Any]] = {}
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """done when nothing of it is left"""
+
+    def close(self) -> None:
+        """Its swarm closes: `carry_out` raises SwarmClosed. Idempotent."""
+        if not self._closed.done():
+            self._closed.set_result(None)
 
     async def carry_out(self) -> dict[str, Outcome[Any]]:
+        """Outcomes by task id, in the order in which the tasks ended. Raises: SwarmClosed."""
         waiting = {task.id: task for task in self._plan.tasks}
         running: dict[asyncio.Task[Outcome[Any]], str] = {}
         try:
@@ -212,8 +253,10 @@ class _PlanRun:
                     del waiting[task.id]
                     work = asyncio.ensure_future(self._carry_out_task(task))
                     running[work] = task.id
-                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for work in done:
+                await asyncio.wait([*running, self._closed], return_when=asyncio.FIRST_COMPLETED)
+                if self._closed.done():
+                    raise SwarmClosed
+                for work in [work for work in running if work.done()]:
                     self._outcomes[running.pop(work)] = work.result()
         finally:
             for work in running:
@@ -246,7 +289,7 @@ class _PlanRun:
                 ensure_portable(input)
             except Exception as error:  # noqa: BLE001 - the planner's code; its task fails, not the run
                 return await self._failed(planned, f"making its input: {type(error).__name__}: {error}")
-        values = {need: outcome.attempts[-1].text for need, outcome in needs.items() if outcome.accepted}
+        values = {need: as_json(outcome.value) for need, outcome in needs.items() if outcome.accepted}
         task = Task(planned.id, self._agents[planned.agent], input, values)
         outcome = await self._flow.carry_out(task)
         if not outcome.accepted:

@@ -16,10 +16,12 @@ from .attempting import carry_out
 from .fabric import LinkEnd, Mailbox, open_end
 from .handover import Attach, ControlSocket
 from .messages import (
+    AttemptFailed,
     CancelTask,
     Dispatch,
     EngineToWorker,
     FromWorker,
+    Output,
     StopWorker,
     Text,
     ToWorker,
@@ -29,7 +31,7 @@ from .messages import (
 )
 from .process import MainModule, import_main
 from .remote import EngineClient
-from .sending import Sender
+from .sending import Sender, Unsendable, why_unsendable
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
@@ -83,7 +85,13 @@ class Worker:
             def on_text(piece: str) -> None:
                 self._sender.push(Text(key, piece))
 
-        self._sender.push(await carry_out(message, self._engine, on_text))
+        answer = await carry_out(message, self._engine, on_text)
+        self._sender.push(answer, lambda error: self._sender.push(_not_sent(answer, error)))
+
+
+def _not_sent(answer: Output | AttemptFailed, error: Unsendable) -> AttemptFailed:
+    reason = why_unsendable("the answer", error)
+    return AttemptFailed(answer.key, type(error).__name__, reason, False, answer.usage)
 
 
 async def run_worker(config: WorkerConfig) -> None:

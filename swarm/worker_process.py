@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from ..agents import AttemptKey
 from .config import Config
 from .errors import StartFailed
-from .fabric import Link, LinkEnd, Mailbox
+from .fabric import FabricError, Link, LinkEnd, Mailbox, MailboxClosed, PeerGone
 from .handover import Attach, ControlSocket
 from .messages import (
     AttemptFailed,
@@ -37,7 +38,7 @@ class _Running:
     """One attempt on a worker."""
 
     def __init__(
-        self, result: asyncio.Future[Output | AttemptFailed], on_text: Callable[[str], None] | None
+        self, result: asyncio.Future[Output | AttemptFailed | None], on_text: Callable[[str], None] | None
     ) -> None:
         self.result, self.on_text = result, on_text
 
@@ -49,42 +50,54 @@ class WorkerProcess:
         self.index = index
         self._config, self._on_lost = config, on_lost
         self._attempts: dict[AttemptKey, _Running] = {}
+        self._process: ChildProcess | None = None
         self._stopping = False
         self.running = 0
         """slots in use, counted by the fleet"""
         self.ready = False
-        self.carried_out = 0
-        """attempts that came back"""
+        """whether it takes attempts now"""
+        self.given = 0
+        """attempts that it was given"""
 
     async def start(self, main: MainModule | None) -> None:
         """Spawn it and wait until it has imported the agents' module. Raises: StartFailed; nothing is left."""
-        config = self._config
+        limit_s = self._config.start_timeout_s
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._control, theirs = ControlSocket.pair()
-        with Link.create(f"worker-{self.index}", config.ring_bytes) as link, theirs:
-            start = WorkerConfig(self.index, link.ends[1], theirs.fileno(), main)
-            self._mailbox: Mailbox[ToWorker, FromWorker] = Mailbox(link.open(0), ToWorker, FromWorker)
-            self._sender = Sender(self._mailbox)
-            self._mailbox.on_message = self._receive
-            self._process: ChildProcess = spawn(
-                "swarmkv.swarm.worker",
-                msgspec.msgpack.encode(start),
-                [*link.ends[1].descriptors(), theirs.fileno()],
-                name=f"worker {self.index}",
-            )
-        self._watch = asyncio.get_running_loop().create_task(self._watch_exit())
         try:
-            async with asyncio.timeout(config.start_timeout_s):
+            self._process = self._spawn(main)
+        except (FabricError, OSError) as error:
+            raise StartFailed(self.name, str(error)) from error
+        self._watch = asyncio.get_running_loop().create_task(self._watch_exit(self._process))
+        try:
+            async with asyncio.timeout(limit_s):
                 await self._ready
         except TimeoutError as error:
             await self.stop()
-            raise StartFailed(
-                f"worker {self.index}", f"it was not ready after {config.start_timeout_s:g} s"
-            ) from error
+            raise StartFailed(self.name, f"it was not ready after {limit_s:g} s") from error
         except BaseException:
             await self.stop()
             raise
-        self.ready = True
+        if not self.ready:
+            raise StartFailed(self.name, "it died as soon as it was ready")
+
+    def _spawn(self, main: MainModule | None) -> ChildProcess:
+        with Link.create(f"worker-{self.index}", self._config.ring_bytes) as link, contextlib.ExitStack() as undo:
+            self._control, theirs = ControlSocket.pair()
+            undo.callback(self._control.close)
+            with theirs:
+                start = WorkerConfig(self.index, link.ends[1], theirs.fileno(), main)
+                self._mailbox: Mailbox[ToWorker, FromWorker] = Mailbox(link.open(0), ToWorker, FromWorker)
+                undo.callback(self._mailbox.close)
+                process = spawn(
+                    "swarmkv.swarm.worker",
+                    msgspec.msgpack.encode(start),
+                    [*link.ends[1].descriptors(), theirs.fileno()],
+                    name=self.name,
+                )
+            undo.pop_all()
+        self._sender = Sender(self._mailbox)
+        self._mailbox.on_message = self._receive
+        return process
 
     def attach_engine(self, end: LinkEnd) -> None:
         """Give it its end of a link to an engine, the first or a new one. The end stays the caller's."""
@@ -99,21 +112,26 @@ class WorkerProcess:
         """
         if not self.ready:
             raise WorkerLost
-        result: asyncio.Future[Output | AttemptFailed] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[Output | AttemptFailed | None] = asyncio.get_running_loop().create_future()
         self._attempts[dispatch.key] = _Running(result, on_text)
+        self.given += 1
         try:
             await self._mailbox.send(dispatch)
-            return await result
+            answer = await result
         except asyncio.CancelledError:
             self._sender.push(CancelTask(dispatch.key))
             raise
+        except (PeerGone, MailboxClosed):
+            answer = None
         finally:
             del self._attempts[dispatch.key]
-            self.carried_out += 1
+        if answer is None:
+            raise WorkerLost
+        return answer
 
     async def stop(self) -> None:
         """End the process, by a message if it listens, within the grace. Idempotent."""
-        if self._stopping:
+        if self._stopping or self._process is None:
             return
         self._stopping = True
         self.ready = False
@@ -124,14 +142,21 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
+        assert self._process is not None
         return self._process.pid
+
+    @property
+    def name(self) -> str:
+        return f"worker {self.index}"
 
     def _receive(self, message: FromWorker) -> None:
         if isinstance(message, WorkerReady):
-            self._ready.set_result(None)
+            if not self._ready.done():
+                self._ready.set_result(None)
+                self.ready = True
         elif isinstance(message, WorkerFailed):
             if not self._ready.done():
-                self._ready.set_exception(StartFailed(f"worker {self.index}", message.message))
+                self._ready.set_exception(StartFailed(self.name, message.message))
         else:
             running = self._attempts.get(message.key)
             if running is None:
@@ -142,13 +167,11 @@ class WorkerProcess:
             elif not running.result.done():
                 running.result.set_result(message)
 
-    async def _watch_exit(self) -> None:
-        code = await self._process.exited()
+    async def _watch_exit(self, process: ChildProcess) -> None:
+        code = await process.exited()
         self.ready = False
         if not self._ready.done():
-            self._ready.set_exception(
-                StartFailed(f"worker {self.index}", f"its process ended with {code}")
-            )
+            self._ready.set_exception(StartFailed(self.name, f"its process ended with {code}"))
         elif not self._stopping:
             self._stopping = True
             self._close()
@@ -158,7 +181,7 @@ class WorkerProcess:
         """Every attempt in flight raises WorkerLost."""
         for running in self._attempts.values():
             if not running.result.done():
-                running.result.set_exception(WorkerLost())
+                running.result.set_result(None)
 
     def _close(self) -> None:
         self.fail_attempts()
