@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
-from ..verify import Check, Gate, SchemaUnsupported, json_schema
+from ..verify import Check, Gate, SchemaUnsupported, Verdict, json_schema
 from .context import Context
 from .errors import AgentInvalid, AgentNotImportable
 from .message import Sampling
@@ -21,6 +21,7 @@ from .turns import turn_schema
 
 T = TypeVar("T")
 Prompt = Callable[[Any, Context], str]
+Feedback = Callable[[Verdict[Any], Context], str]
 
 _SAMPLING = Sampling()
 _MAIN = ("__main__", "__mp_main__")
@@ -44,6 +45,7 @@ class Agent(Generic[T]):
     checks         functions made with `@check`, that an answer must pass beyond its type
     attempts       how often a task may be tried
     prompt         makes the user message from (input, ctx); without one, the input is shown as it is
+    feedback       makes the text after a rejection from (verdict, ctx); without one, it lists the reasons
     sampling       of the first attempt; later ones have another seed and some temperature
     max_turns      calls of the model within one attempt
 
@@ -61,6 +63,7 @@ class Agent(Generic[T]):
         checks: Sequence[Check[T]] = ...,
         attempts: int = ...,
         prompt: Prompt | None = ...,
+        feedback: Feedback | None = ...,
         sampling: Sampling = ...,
         max_turns: int = ...,
     ) -> None: ...
@@ -75,6 +78,7 @@ class Agent(Generic[T]):
         checks: Sequence[Check[Any]] = ...,
         attempts: int = ...,
         prompt: Prompt | None = ...,
+        feedback: Feedback | None = ...,
         sampling: Sampling = ...,
         max_turns: int = ...,
     ) -> None: ...
@@ -89,6 +93,7 @@ class Agent(Generic[T]):
         checks: Sequence[Check[Any]] = (),
         attempts: int = 3,
         prompt: Prompt | None = None,
+        feedback: Feedback | None = None,
         sampling: Sampling = _SAMPLING,
         max_turns: int = 8,
         **unknown: Any,
@@ -101,6 +106,7 @@ class Agent(Generic[T]):
             "checks": checks,
             "attempts": attempts,
             "prompt": prompt,
+            "feedback": feedback,
             "sampling": sampling,
             "max_turns": max_turns,
         }
@@ -125,6 +131,7 @@ class Agent(Generic[T]):
     checks: tuple[Check[Any], ...]
     attempts: int
     prompt: Prompt | None
+    feedback: Feedback | None
     sampling: Sampling
     max_turns: int
     gate: Gate[T]
@@ -235,17 +242,18 @@ def _check_fields(name: str, fields: dict[str, Any]) -> None:
     for field in ("attempts", "max_turns"):
         if type(fields[field]) is not int or fields[field] < 1:
             refuse(field, f"it is {fields[field]!r}; it takes a whole number of 1 or more")
-    if fields["prompt"] is not None and not _makes_prompts(fields["prompt"]):
-        refuse("prompt", "it takes a plain function of (input, ctx) that returns a str")
+    for field, given in (("prompt", "input"), ("feedback", "verdict")):
+        if fields[field] is not None and not _is_function_of_two(fields[field]):
+            refuse(field, f"it takes a plain function of ({given}, ctx) that returns a str")
     if not isinstance(fields["sampling"], Sampling):
         refuse("sampling", "it takes a Sampling, such as Sampling(temperature=0.7)")
 
 
-def _makes_prompts(prompt: Any) -> bool:
-    if not inspect.isfunction(prompt) or inspect.iscoroutinefunction(prompt):
+def _is_function_of_two(fn: Any) -> bool:
+    if not inspect.isfunction(fn) or inspect.iscoroutinefunction(fn):
         return False
     try:
-        inspect.signature(prompt).bind(None, None)
+        inspect.signature(fn).bind(None, None)
     except TypeError:
         return False
     return True

@@ -20,12 +20,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from swarmkv.agents import Agent, Context, MapReduce, Sampling, TaskResult
 from swarmkv.swarm import Event, Pursuit, Swarm, SwarmError
-from swarmkv.verify import Reject, check
+from swarmkv.verify import Reject, Verdict, check
 
 PART_CHARS = 6_000
 """source text of one task, some 1,700 tokens"""
 NAMED_SYMBOLS = 6
 """symbols that a rejection names"""
+SHOWN_SYMBOLS = 4
+"""symbols that the model is shown after a rejection"""
 OUTLINE_LINES = 8
 """lines with definitions that stand below the source"""
 
@@ -39,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True):
     module: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=60)]
     kind: Literal["class", "function"]
     symbol: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=60)]
-    purpose: Annotated[str, msgspec.Meta(pattern=SENTENCE, min_length=30, max_length=200)]
+    purpose: Annotated[str, msgspec.Meta(pattern=SENTENCE, min_length=30, max_length=140)]
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -69,6 +71,16 @@ def symbol_is_defined(finding: Finding, ctx: Context) -> Reject | None:
     wrong = f"{finding.symbol} is a {kind}" if kind else f"there is no {finding.symbol}"
     named = ", ".join(f"{kind} {name}" for name, kind in list(symbols.items())[:NAMED_SYMBOLS])
     return Reject(f"{wrong}; {ctx.input['module']} defines {named}.", path="symbol")
+
+
+def show_symbols(verdict: Verdict[Finding], ctx: Context) -> str:
+    """The rejection's sentences; for a wrong name or symbol, what does exist, in the form of the examples: a small
+    model goes on from a form, and copies what it is told not to write."""
+    task = ctx.input
+    remarks = [reason.message for reason in verdict.reasons if reason.path not in ("module", "symbol")]
+    lines = [f"class {name}:" if kind == "class" else f"def {name}():" for name, kind in task["symbols"].items()]
+    shown = "\n".join(lines[:SHOWN_SYMBOLS])
+    return f"{' '.join(['Wrong.', *remarks])}\n\nModule {task['module']}:\n```python\n{shown}\n```"
 
 
 def judge_sentence(text: str, known: str, prompt: str, path: str) -> Reject | None:
@@ -166,7 +178,8 @@ reader = Agent(
     checks=[names_its_module, symbol_is_defined, purpose_is_a_sentence],
     attempts=4,
     prompt=read_prompt,
-    sampling=Sampling(top_p=0.8, max_tokens=160),
+    feedback=show_symbols,
+    sampling=Sampling(top_p=0.9, max_tokens=140),
 )
 
 reporter = Agent(
@@ -176,7 +189,7 @@ reporter = Agent(
     checks=[summary_is_a_sentence],
     attempts=4,
     prompt=overview_prompt,
-    sampling=Sampling(top_p=0.8, max_tokens=160),
+    sampling=Sampling(top_p=0.9, max_tokens=140),
 )
 
 
@@ -396,7 +409,7 @@ async def main(path: str, *options: str) -> None:
     started = time.monotonic()
     try:
         async with Swarm(
-            model="smollm2-135m", workers=4, tasks_per_worker=2, kv_budget="768MiB", store=store
+            model="smollm2-135m", workers=4, tasks_per_worker=4, kv_budget="1GiB", store=store
         ) as swarm:
             pursuit = await swarm.pursue(
                 f"review {package}", planner=planner, agents=[reader, reporter], on_event=progress

@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from .branch import Branch
-from .errors import KVCoreError, SettingInvalid
+from .errors import ConstraintFailed, KVCoreError, SettingInvalid
 from .runner import Runner
 from .sampling import Sampler, SamplingSettings, apply_bitmask
 from .step import Work
@@ -108,10 +108,27 @@ def plan_step(requests: Sequence[Request], limits: BatchLimits) -> list[tuple[Re
         if len(plan) == limits.sequences or budget <= 0:
             break
         if not request.decoding:
-            taken = min(budget, len(request.waiting))
+            taken = min(budget, len(request.waiting), _largest_chunk(request.branch))
             plan.append((request, taken))
             budget -= taken
     return plan
+
+
+def _largest_chunk(branch: Branch) -> int:
+    """Tokens that a partition can make room for: half of what is not protected in a branch that fills it."""
+    partition = branch.partition
+    protected = partition.protection.sink_pages + partition.protection.recent_pages
+    pages = max((partition.quota_pages - protected) // 2, 1)
+    return pages * partition.pool.config.page_size
+
+
+def _must_wait(branch: Branch, n_tokens: int, work: Sequence[Work]) -> bool:
+    """Whether room for the tokens might be made by evicting pages of this step, which are not written yet."""
+    partition = branch.partition
+    if not any(w.n_tokens > 1 and w.branch.partition is partition for w in work):
+        return False
+    short = branch.pages_short(n_tokens)
+    return any(partition.room(group) < short for group in range(len(branch.tables)))
 
 
 class Batcher:
@@ -142,10 +159,13 @@ class Batcher:
         """Run one forward pass. False if there was nothing to run.
 
         A request that fails (no room, too long, a constraint in error) ends with its error; the others go on.
+        One that could only have room at the cost of another one's new pages waits for the next step.
         """
         work: list[tuple[Request, Work]] = []
         for request, n_tokens in plan_step(self._requests, self.limits):
             tokens = request.waiting[:n_tokens]
+            if _must_wait(request.branch, n_tokens, [w for _, w in work]):
+                continue
             try:
                 self.runner.require_positions(request.branch.length + n_tokens)
                 request.evicted_pages += request.branch.extend(tokens)
@@ -196,7 +216,10 @@ class Batcher:
             forced = self._forced(request, constraint, [])
             if forced:
                 return forced
-            apply_bitmask(logits, constraint.mask())
+            mask = constraint.mask()
+            if not mask.any():
+                raise ConstraintFailed("the constraint is not finished, yet allows no token")
+            apply_bitmask(logits, mask)
         token = request.sampler.choose(logits)
         if token in request.stop_ids:
             return []

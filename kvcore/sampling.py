@@ -10,6 +10,9 @@ import torch
 
 from .errors import SettingInvalid
 
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 1e-6, 1e6
+"""beyond these nothing changes but that float32 overflows"""
+
 
 class SamplingSettings(msgspec.Struct, frozen=True):
     """How one sequence samples. temperature 0 takes the most likely token."""
@@ -41,7 +44,8 @@ class Sampler:
         if settings.temperature == 0:
             return int(logits.argmax())
         kept, ids = torch.topk(logits, min(settings.top_k or len(logits), len(logits)))
-        weights = torch.softmax(kept / settings.temperature, -1)
+        temperature = min(max(settings.temperature, LOWEST_TEMPERATURE), HIGHEST_TEMPERATURE)
+        weights = torch.softmax((kept - kept[0]) / temperature, -1)
         if settings.top_p < 1:
             beyond = weights.cumsum(-1) - weights >= settings.top_p
             weights = weights.masked_fill(beyond, 0.0)

@@ -31,14 +31,8 @@ def run(
     script: Annotated[Path, typer.Argument(help="a Python file with `async def main(...)`")],
 ) -> None:
     """Run a script's `main` with the remaining arguments, as strings."""
-    from .errors import ScriptInvalid
-
     try:
-        entry = load_main(script, context.args)
-    except ScriptInvalid as error:
-        fail(str(error))
-    try:
-        _run(entry, context.args)
+        _run(load_main(script, context.args), context.args)
     except KeyboardInterrupt:
         typer.echo("interrupted; nothing is left running", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -70,7 +64,8 @@ def version() -> None:
 def load_main(script: Path, args: list[str]) -> Any:
     """The script's `main`, with the script as `__main__`, so that workers find its agents there.
 
-    Raises: ScriptInvalid if there is no such script or no async `main`, or the arguments do not fit it.
+    Raises: ScriptInvalid if there is no such script or no async `main`, or the arguments do not fit it; whatever
+            the script raises.
     """
     from .errors import ScriptInvalid
 

@@ -169,9 +169,12 @@ class Flow:
         if not verdict.accepted and output.finish == "length":
             cut = Reject(f"the answer was cut off after {output.usage.decoded_tokens} tokens; write less")
             verdict = Verdict(accepted=False, reasons=(cut, *verdict.reasons))
-        progress.judged(verdict)
         if verdict.accepted:
+            progress.judged(verdict)
             return life.Accepted()
+        verdict, feedback = _phrased(task.agent, verdict, ctx)
+        progress.judged(verdict)
+        progress.feedback.append(feedback)
         reason = "; ".join(reason.sentence() for reason in verdict.reasons)
         self._emit("rejected", task, output.key.attempt, reason)
         return life.Rejected(reason)
@@ -216,6 +219,17 @@ class Flow:
             self._on_event(Event(kind, task.id, attempt, text, outcome))
 
 
+def _phrased(agent: Agent[Any], verdict: Verdict[Any], ctx: Context) -> tuple[Verdict[Any], str]:
+    """A rejection and what the model is told of it; an agent's own function that fails is one more reason."""
+    if agent.feedback is None:
+        return verdict, verdict.feedback()
+    try:
+        return verdict, str(agent.feedback(verdict, ctx))
+    except Exception as error:  # noqa: BLE001 - user code may raise anything
+        fault = Reject(f"The agent's feedback function failed with {type(error).__name__}: {error}")
+        return Verdict(accepted=False, reasons=(*verdict.reasons, fault)), verdict.feedback()
+
+
 class _Progress:
     """What a task has gathered on its way."""
 
@@ -238,8 +252,6 @@ class _Progress:
         self._change(text=self.output.text, verdict=verdict)
         self.add_usage(self.output.usage)
         self.value = verdict.value
-        if not verdict.accepted:
-            self.feedback.append(verdict.feedback())
 
     def fail(self, failed: AttemptFailed) -> None:
         self._change(error=failed.message)

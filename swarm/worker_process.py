@@ -130,15 +130,17 @@ class WorkerProcess:
         return answer
 
     async def stop(self) -> None:
-        """End the process, by a message if it listens, within the grace. Idempotent."""
+        """End the process, by a message if it listens, within the grace. Idempotent; cancelled, it kills it."""
         if self._stopping or self._process is None:
             return
         self._stopping = True
         self.ready = False
         self._sender.push(StopWorker())
-        await self._process.stop(self._config.stop_grace_s)
-        await self._watch
-        self._close()
+        try:
+            await self._process.stop(self._config.stop_grace_s)
+            await self._watch
+        finally:  # also if cancelled, which kills the process at once
+            self._close()
 
     @property
     def pid(self) -> int:

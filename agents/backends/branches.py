@@ -7,14 +7,19 @@ committed, and with the task's end its pages are given up, except those that the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...kvcore.errors import PoolExhausted
 from ..message import AttemptKey, Message, Usage
 from .chat import ChatFormat, common_prefix
 
 if TYPE_CHECKING:
     from ...kvcore import Branch, Partition, PrefixTree, Request
+
+ANSWER_SHARE = 4
+"""one page in so many is freed for the answer to a prompt that fills its partition"""
 
 
 class Turn:
@@ -61,6 +66,7 @@ class TaskBranch:
             return
         shared = self.chat.instruction_tokens(messages, self.branch.tokens)
         self.prefixes.insert(self.branch, shared)
+        request.evicted_pages += self._make_room(request.max_tokens)
         self.fork = request.branch = self.branch.fork()
 
     def reject(self) -> Usage:
@@ -83,6 +89,19 @@ class TaskBranch:
         freed = self.fork.close() if self.fork is not None else 0
         self.fork = None
         return Usage(evicted_pages=freed + self.branch.close())
+
+    def _make_room(self, max_tokens: int) -> int:
+        """Evict for the answer while it is possible: from the fork on, the prompt's pages stay for a retry.
+
+        A long answer gets a share of the partition and evicts its own pages from then on. Where other tasks
+        hold the pages nothing is evicted: they may be done before the answer needs them.
+        """
+        partition = self.partition
+        share = max(partition.quota_pages // ANSWER_SHARE, partition.protection.recent_pages + 2)
+        pages = min(-(-max_tokens // self._page_size) + 1, share)
+        with contextlib.suppress(PoolExhausted):
+            return sum(partition.make_room(group, pages) for group in range(len(self.branch.tables)))
+        return 0
 
     @property
     def _page_size(self) -> int:

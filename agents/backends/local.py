@@ -7,6 +7,7 @@ batcher, and runs commands between forward passes. This is the one module of `ag
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -49,14 +50,13 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
 class LocalBackend:
     """All partitions of one model in this process. Each worker sees its own through `partition(i)`.
 
-    Loading takes seconds: build it in a thread (`await LocalBackend.open(settings)`).
+    Made by `await LocalBackend.open(settings)`, which takes seconds.
     Raises: ModelError (unknown, unavailable), BudgetTooSmall if a partition could not hold a minimal prompt,
             AttentionUnsupported for an architecture that kvcore cannot run exactly.
     """
 
-    def __init__(self, settings: LocalSettings, *, table: memoryview | None = None) -> None:
-        self.settings = settings
-        self._load(table)
+    def __init__(self, settings: LocalSettings, loop: asyncio.AbstractEventLoop) -> None:
+        self.settings, self._loop = settings, loop
         self._tasks: dict[tuple[str, str], TaskBranch] = {}
         self._unsettled: dict[tuple[str, str], tuple[int, asyncio.Event]] = {}
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -64,16 +64,27 @@ class LocalBackend:
         self._closed = False
         self.broken = asyncio.Event()
         """set when the model or the device broke; `failure` says how"""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._steps, name="swarmkv-steps", daemon=True)
-        self._thread.start()
+
+    _thread: threading.Thread
 
     @classmethod
     async def open(cls, settings: LocalSettings, *, table: memoryview | None = None) -> LocalBackend:
-        """Load the model without holding up the event loop."""
+        """Load the model, in the step thread, and return when it is ready.
+
+        `table` is a buffer for the page table, private memory without one. Raises: see the class; nothing is left.
+        """
         loop = asyncio.get_running_loop()
-        backend = await loop.run_in_executor(None, lambda: cls(settings, table=table))
-        backend._loop = loop
+        backend = cls(settings, loop)
+        loaded: asyncio.Future[None] = loop.create_future()
+        backend._thread = threading.Thread(
+            target=backend._live, args=(table, loaded), name="swarmkv-steps", daemon=True
+        )
+        backend._thread.start()
+        try:
+            await loaded
+        except asyncio.CancelledError:
+            backend._commands.put(None)
+            raise
         return backend
 
     def partition(self, index: int) -> PartitionBackend:
@@ -87,15 +98,17 @@ class LocalBackend:
 
     async def settle(self, key: AttemptKey, accepted: bool) -> Usage:
         """The gate's verdict on an attempt. An attempt that is not the task's current one changes nothing."""
-        usage = await self._call(lambda: self._settle(key, accepted))
-        self._release_waiters((key.run, key.task), key.attempt)
-        return usage
+        try:
+            return await self._call(lambda: self._settle(key, accepted))
+        finally:
+            self._release_waiters((key.run, key.task), key.attempt)
 
     async def release(self, run: str, task: str) -> Usage:
         """Forget a task's branch, whatever its state. Idempotent."""
-        usage = await self._call(lambda: self._release(run, task))
-        self._release_waiters((run, task), None)
-        return usage
+        try:
+            return await self._call(lambda: self._release(run, task))
+        finally:
+            self._release_waiters((run, task), None)
 
     async def audit(self) -> Audit:
         """The pool's books, taken between two steps. Raises: BooksUnbalanced."""
@@ -105,6 +118,8 @@ class LocalBackend:
         """End the step thread; generate calls in flight raise BackendClosed. Idempotent."""
         if not self._closed:
             self._closed = True
+            for name in list(self._unsettled):
+                self._release_waiters(name, None)
             self._commands.put(None)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
             self.pool.close()
@@ -128,7 +143,7 @@ class LocalBackend:
         try:
             return await future
         except asyncio.CancelledError:
-            if not self._closed:
+            with contextlib.suppress(BackendClosed, BackendFailed):
                 await asyncio.shield(self._call(call.cancel))
             raise
 
@@ -267,8 +282,22 @@ class LocalBackend:
             raise BackendClosed
         self._commands.put(command)
 
+    def _live(self, table: memoryview | None, loaded: asyncio.Future[None]) -> None:
+        """The step thread's life.
+
+        The model is loaded here too: OpenMP keeps a team of threads for every thread that has ever computed, and
+        with a second team its threads sleep between operations instead of spinning, which halves the speed.
+        """
+        try:
+            self._load(table)
+        except Exception as error:  # noqa: BLE001 - handed to the caller as it is
+            _resolve(self._loop, loaded, error=error)
+            return
+        _resolve(self._loop, loaded, result=None)
+        self._steps()
+
     def _steps(self) -> None:
-        """The step thread's life: commands, then a forward pass, for as long as the backend is open."""
+        """Commands, then a forward pass, for as long as the backend is open."""
         while True:
             idle = not len(self._batcher) or self._failure is not None
             try:
@@ -287,8 +316,7 @@ class LocalBackend:
         except Exception as error:  # noqa: BLE001 - a broken device or model: every caller is told
             self._failure = error
             self._batcher.cancel_all()
-            if self._loop is not None:
-                _call_soon(self._loop, self.broken.set)
+            _call_soon(self._loop, self.broken.set)
 
     @property
     def failure(self) -> BaseException | None:
@@ -351,7 +379,7 @@ class _Call:
         self.cancelled = False
 
     def begin(self) -> None:
-        from ...kvcore import KVCoreError, Request, SamplingSettings
+        from ...kvcore import Request, SamplingSettings
 
         if self.cancelled:
             return
@@ -359,7 +387,7 @@ class _Call:
             _resolve(self.loop, self.future, error=BackendFailed(str(self.backend.failure)))
             return
         sampling = self.sampling
-        try:
+        try:  # the tokenizer or its chat template may raise anything
             task = self.task = self.backend.task_branch(self.partition, self.key)
             turn = task.begin(self.key, self.messages)
             self.backend.require_positions(turn.reused_tokens + len(turn.missing) + 1)
@@ -375,7 +403,7 @@ class _Call:
                 on_tokens=self._tokens if self.on_text is not None else None,
                 on_finish=self._finish,
             )
-        except (KVCoreError, VerifyError) as error:
+        except Exception as error:  # noqa: BLE001 - handed to the caller as it is
             _resolve(self.loop, self.future, error=error)
         else:
             self.backend.add(self.request)

@@ -19,15 +19,16 @@ sys.path.append(FOLDER)
 OpenSwarm = Callable[..., Swarm]
 
 
+@pytest.fixture(scope="session")
 def no_main() -> MainModule:
     """Agents are not in `__main__` here: workers need not import pytest."""
     return MainModule(None, None, tuple(sys.path), ())
 
 
 @pytest.fixture
-def process_swarm() -> OpenSwarm:
+def process_swarm(no_main: MainModule) -> OpenSwarm:
     """Makes a swarm of one worker process, unless settings say otherwise."""
-    return functools.partial(Swarm, **{"workers": 1, "main": no_main()})
+    return functools.partial(Swarm, **{"workers": 1, "main": no_main})
 
 
 @pytest.fixture(params=["inline", "process"])

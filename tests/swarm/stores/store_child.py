@@ -1,4 +1,4 @@
-"""A process that appends to a store until it is killed, or that tries to open one without the right to write."""
+"""A process that appends to a store until it is killed, or that opens one without the right to write."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ async def append_for_ever(path: str) -> None:
 
 
 async def open_without_rights(path: str) -> None:
+    await asyncio.to_thread(os.getpid)  # loads what the new user may not read
     if os.geteuid() == 0:
         os.setuid(NOBODY)
     try:

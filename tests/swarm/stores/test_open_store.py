@@ -41,5 +41,7 @@ def test_a_store_error_is_a_swarm_error() -> None:
 
 def test_sqlite_is_loaded_only_when_it_is_used() -> None:
     code = "import sys, swarmkv.swarm.stores; print('sqlite3' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True
+    )
     assert done.stdout.strip() == "False"
