@@ -82,7 +82,9 @@ def report(
 
     here = machine()
     console = Console(width=120)
-    console.print(f"{here['cpu']}, {here['cores']} cores, {', '.join(here['matrix_units'])}; {here['system']}")
+    console.print(
+        f"{here['cpu']}, {here['cores']} cores, {', '.join(here['matrix_units'])}; {here['system']}"
+    )
     if args.quick:
         console.print("quick run: the figures are rough")
     columns = list(dict.fromkeys(key for row in rows for key in row))

@@ -155,7 +155,9 @@ class LlamaCpp:
     def _feed(self, context: Any, prompt: list[int], sequence: int) -> None:
         for start in range(0, len(prompt), 512):
             chunk = prompt[start : start + 512]
-            self._decode(context, [(token, start + i, sequence) for i, token in enumerate(chunk)], last_only=True)
+            self._decode(
+                context, [(token, start + i, sequence) for i, token in enumerate(chunk)], last_only=True
+            )
 
     def _decode(self, context: Any, tokens: list[tuple[int, int, int]], last_only: bool = False) -> None:
         batch = self.lib.llama_batch_init(len(tokens), 0, 1)

@@ -39,8 +39,8 @@ class Finding(msgspec.Struct, frozen=True):
     """What a reader says of one module. The patterns constrain decoding: a name is a name, a sentence a sentence."""
 
     module: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=60)]
-    kind: Literal["class", "function"]
     symbol: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=60)]
+    kind: Literal["class", "function"]
     purpose: Annotated[str, msgspec.Meta(pattern=SENTENCE, min_length=30, max_length=140)]
 
 
@@ -78,7 +78,9 @@ def show_symbols(verdict: Verdict[Finding], ctx: Context) -> str:
     model goes on from a form, and copies what it is told not to write."""
     task = ctx.input
     remarks = [reason.message for reason in verdict.reasons if reason.path not in ("module", "symbol")]
-    lines = [f"class {name}:" if kind == "class" else f"def {name}():" for name, kind in task["symbols"].items()]
+    lines = [
+        f"class {name}:" if kind == "class" else f"def {name}():" for name, kind in task["symbols"].items()
+    ]
     shown = "\n".join(lines[:SHOWN_SYMBOLS])
     return f"{' '.join(['Wrong.', *remarks])}\n\nModule {task['module']}:\n```python\n{shown}\n```"
 
@@ -87,7 +89,9 @@ def judge_sentence(text: str, known: str, prompt: str, path: str) -> Reject | No
     """A sentence, that says more than the names that were given, in words of its own."""
     words = re.findall(r"[A-Za-z']+", text)
     if not re.fullmatch(r"[A-Z`'\"].*[.!]", text) or len(words) < 5 or "\n" in text:
-        return Reject("write one full sentence that begins with a capital and ends with a full stop", path=path)
+        return Reject(
+            "write one full sentence that begins with a capital and ends with a full stop", path=path
+        )
     given = set(re.findall(r"[a-z]+", known.lower())) | _EMPTY_WORDS
     if len({word.lower() for word in words} - given) < 3:
         return Reject("say what it does, beyond repeating its name", path=path)
@@ -126,7 +130,9 @@ def summary_is_a_sentence(overview: Overview, ctx: Context) -> Reject | None:
 
 def read_prompt(task: Any, ctx: Context) -> str:
     """The source, and below it its outline: a small model loses the thread of a long text."""
-    outline = "\n".join(re.findall(r"^(?:class|def|async def) .*", task["text"], re.MULTILINE)[:OUTLINE_LINES])
+    outline = "\n".join(
+        re.findall(r"^(?:class|def|async def) .*", task["text"], re.MULTILINE)[:OUTLINE_LINES]
+    )
     part = f", part {task['part']}" if task["part"] else ""
     return (
         f"Module {task['module']}{part}:\n```python\n{task['text']}\n```\n\n"
@@ -152,7 +158,7 @@ class JSONDecoder(object):
     \"\"\"Simple JSON decoder\"\"\"
     def decode(self, s):
 ```
-{"module":"json.decoder","kind":"class","symbol":"JSONDecoder","purpose":"Reads JSON text and turns it into dicts, \
+{"module":"json.decoder","symbol":"JSONDecoder","kind":"class","purpose":"Reads JSON text and turns it into dicts, \
 lists and numbers."}
 
 Module shutil:
@@ -160,7 +166,7 @@ Module shutil:
 def copytree(src, dst, symlinks=False):
     \"\"\"Recursively copy a directory tree and return the destination directory.\"\"\"
 ```
-{"module":"shutil","kind":"function","symbol":"copytree","purpose":"Helps to copy, move and delete whole folders of \
+{"module":"shutil","symbol":"copytree","kind":"function","purpose":"Helps to copy, move and delete whole folders of \
 files."}
 
 Module logging.handlers:
@@ -168,7 +174,7 @@ Module logging.handlers:
 class RotatingFileHandler(BaseRotatingHandler):
     \"\"\"Handler for logging to a set of files\"\"\"
 ```
-{"module":"logging.handlers","kind":"class","symbol":"RotatingFileHandler","purpose":"Sends the messages of a program \
+{"module":"logging.handlers","symbol":"RotatingFileHandler","kind":"class","purpose":"Sends the messages of a program \
 to files, sockets and mail servers."}"""
 
 reader = Agent(
@@ -217,7 +223,9 @@ def find_modules(path: Path) -> list[Path]:
             raise ReviewError(f"{path}: not a Python file (its name does not end in .py)")
         return [path]
     files = sorted(
-        file for file in path.rglob("*.py") if file.is_file() and not {"__pycache__", "tests"} & set(file.parts)
+        file
+        for file in path.rglob("*.py")
+        if file.is_file() and not {"__pycache__", "tests"} & set(file.parts)
     )
     if not files:
         raise ReviewError(f"{path}: no Python file in this folder")
@@ -341,7 +349,10 @@ def write_report(package: str, pursuit: Pursuit, skipped: list[Skipped]) -> str:
     lines = [f"# Review of {package}", ""]
     overview = pursuit.tasks.get("reduce")
     if overview is not None:
-        lines += [overview.value.summary if overview.accepted else "_The overview was not accepted by its gate._", ""]
+        lines += [
+            overview.value.summary if overview.accepted else "_The overview was not accepted by its gate._",
+            "",
+        ]
     lines += ["| module | defines | what it is for | attempts |", "| --- | --- | --- | --- |"]
     failed = []
     for task_id, outcome in pursuit.tasks.items():
@@ -350,7 +361,9 @@ def write_report(package: str, pursuit: Pursuit, skipped: list[Skipped]) -> str:
         if outcome.accepted:
             found = outcome.value
             purpose = found.purpose.replace("|", "\\|")
-            lines.append(f"| {task_id} | {found.kind} `{found.symbol}` | {purpose} | {len(outcome.attempts)} |")
+            lines.append(
+                f"| {task_id} | {found.kind} `{found.symbol}` | {purpose} | {len(outcome.attempts)} |"
+            )
         else:
             failed.append(f"- **{task_id}**: {outcome.reason}")
     if failed:
@@ -362,15 +375,19 @@ def write_report(package: str, pursuit: Pursuit, skipped: list[Skipped]) -> str:
 
 def summarise(pursuit: Pursuit, skipped: list[Skipped], wall_s: float) -> str:
     readings = {task_id: outcome for task_id, outcome in pursuit.tasks.items() if task_id != "reduce"}
-    modules: dict[str, bool] = {}
+    found: dict[str, list[bool]] = {}
     for task_id, outcome in readings.items():
-        module = task_id.split("#")[0]
-        modules[module] = modules.get(module, True) and outcome.accepted
+        found.setdefault(task_id.split("#")[0], []).append(outcome.accepted)
+    reviewed = sum(map(any, found.values()))
     at_attempt = Counter(len(outcome.attempts) for outcome in readings.values() if outcome.accepted)
     usage = pursuit.usage
     rows = [
-        ("modules reviewed", f"{len(modules)} in {len(readings)} tasks ({len(skipped)} skipped)"),
-        ("modules accepted", f"{sum(modules.values())} ({sum(modules.values()) / max(1, len(modules)):.0%})"),
+        ("modules", f"{len(found)} in {len(readings)} tasks ({len(skipped)} skipped)"),
+        (
+            "modules accepted",
+            f"{reviewed} ({reviewed / max(1, len(found)):.0%}) have a finding; "
+            f"{sum(map(all, found.values()))} one for each of their parts",
+        ),
         (
             "tasks accepted",
             f"{sum(at_attempt.values())} of {len(readings)}: "
@@ -428,7 +445,9 @@ def read_options(options: tuple[str, ...]) -> tuple[str, str | None]:
     for name, value in zip(options[::2], options[1::2], strict=False):
         known[name] = value
     if len(options) % 2 or len(known) != 2:
-        raise ReviewError(f"unknown or incomplete option in {' '.join(options)}; known: --report FILE, --store FILE")
+        raise ReviewError(
+            f"unknown or incomplete option in {' '.join(options)}; known: --report FILE, --store FILE"
+        )
     return str(known["--report"]), known["--store"]
 
 

@@ -40,7 +40,8 @@ def require_supported(config: Any) -> None:
     kind = rope.get("rope_type", "default")
     if kind in ("dynamic", "longrope"):
         raise AttentionUnsupported(
-            f"{kind} rotary embeddings", "they depend on the longest sequence of a batch and would mix requests"
+            f"{kind} rotary embeddings",
+            "they depend on the longest sequence of a batch and would mix requests",
         )
 
 

@@ -220,9 +220,7 @@ class Step:
 def _added(one: PageStats, other: PageStats) -> PageStats:
     if one.entropy is None or other.entropy is None or one.peak is None or other.peak is None:
         return PageStats(one.mass + other.mass, None, None)
-    return PageStats(
-        one.mass + other.mass, one.entropy + other.entropy, torch.maximum(one.peak, other.peak)
-    )
+    return PageStats(one.mass + other.mass, one.entropy + other.entropy, torch.maximum(one.peak, other.peak))
 
 
 def _joined(columns: list[torch.Tensor | None], divisor: int) -> torch.Tensor | None:

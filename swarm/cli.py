@@ -88,7 +88,9 @@ def load_main(script: Path, args: list[str]) -> Any:
     try:
         inspect.signature(entry).bind(*args)
     except TypeError as error:
-        raise ScriptInvalid(f"{script}: its main{inspect.signature(entry)} was given {args}: {error}") from error
+        raise ScriptInvalid(
+            f"{script}: its main{inspect.signature(entry)} was given {args}: {error}"
+        ) from error
     return entry
 
 

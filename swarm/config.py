@@ -102,7 +102,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             ("ring_bytes", 2**16, 2**30),
         ):
             if not lowest <= getattr(self, name) <= highest:
-                raise SettingInvalid(name, getattr(self, name), f"a whole number from {lowest:,} to {highest:,}")
+                raise SettingInvalid(
+                    name, getattr(self, name), f"a whole number from {lowest:,} to {highest:,}"
+                )
         if self.ring_bytes % 8:
             raise SettingInvalid("ring_bytes", self.ring_bytes, "a multiple of 8")
         for name in ("start_timeout_s", "stop_grace_s"):

@@ -89,7 +89,6 @@ def main(config: bytes) -> None:
     uvloop.run(run_engine(msgspec.msgpack.decode(config, type=EngineConfig)))
 
 
-
 def _keep_freed_memory() -> None:
     """Have glibc reuse the memory of temporary tensors instead of giving it back to the kernel at every step.
 

@@ -79,7 +79,9 @@ class _WorkerSlot:
 class ProcessFleet:
     """Worker processes and an engine. Whatever dies is started again; its attempts raise WorkerLost."""
 
-    def __init__(self, config: Config, backend: Backend | None = None, main: MainModule | None = None) -> None:
+    def __init__(
+        self, config: Config, backend: Backend | None = None, main: MainModule | None = None
+    ) -> None:
         self._config, self._backend = config, backend
         self._main = main if main is not None else main_module_spec()
         self.slots = config.workers * config.tasks_per_worker
@@ -103,7 +105,10 @@ class ProcessFleet:
         ]
         try:
             await asyncio.gather(*starting)
-            for name, alive in [("engine", engine.alive), *((worker.name, worker.ready) for worker in workers)]:
+            for name, alive in [
+                ("engine", engine.alive),
+                *((worker.name, worker.ready) for worker in workers),
+            ]:
                 if not alive:
                     raise StartFailed(name, "it died while the others came up")
             for worker in workers:

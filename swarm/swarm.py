@@ -43,7 +43,9 @@ class Swarm:
     Raises: SettingInvalid at once for a bad setting; StartFailed from `async with`, with nothing left running.
     """
 
-    def __init__(self, *, backend: Backend | None = None, main: MainModule | None = None, **settings: Any) -> None:
+    def __init__(
+        self, *, backend: Backend | None = None, main: MainModule | None = None, **settings: Any
+    ) -> None:
         self.config = Config.read(settings)
         self._backend, self._main = backend, main
         self._fleet: Fleet | None = None
@@ -300,4 +302,3 @@ class _PlanRun:
         outcome = self._flow.not_started(planned.id, planned.agent, reason)
         await self._recorder.failed(outcome.run_id, outcome.task, reason)
         return outcome
-

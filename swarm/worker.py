@@ -1,6 +1,6 @@
 """The worker process: runs attempts of the user's agents against the engine. It never imports torch.
 
-    Dispatch → find the agent → run_attempt (prompt, model and tool turns) → Output | AttemptFailed
+Dispatch → find the agent → run_attempt (prompt, model and tool turns) → Output | AttemptFailed
 """
 
 from __future__ import annotations
@@ -126,4 +126,3 @@ def main(config: bytes) -> None:
     import uvloop
 
     uvloop.run(run_worker(msgspec.msgpack.decode(config, type=WorkerConfig)))
-

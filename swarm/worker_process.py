@@ -81,7 +81,10 @@ class WorkerProcess:
             raise StartFailed(self.name, "it died as soon as it was ready")
 
     def _spawn(self, main: MainModule | None) -> ChildProcess:
-        with Link.create(f"worker-{self.index}", self._config.ring_bytes) as link, contextlib.ExitStack() as undo:
+        with (
+            Link.create(f"worker-{self.index}", self._config.ring_bytes) as link,
+            contextlib.ExitStack() as undo,
+        ):
             self._control, theirs = ControlSocket.pair()
             undo.callback(self._control.close)
             with theirs:

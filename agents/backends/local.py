@@ -150,7 +150,16 @@ class LocalBackend:
     def _load(self, table: memoryview | None) -> None:
         import torch
 
-        from ...kvcore import Batcher, Partition, Pool, PoolConfig, PrefixTree, Runner, model_shape, prepare_model
+        from ...kvcore import (
+            Batcher,
+            Partition,
+            Pool,
+            PoolConfig,
+            PrefixTree,
+            Runner,
+            model_shape,
+            prepare_model,
+        )
         from ...kvcore.errors import BudgetTooSmall
         from ...kvcore.model import load_model
 
@@ -174,7 +183,12 @@ class LocalBackend:
         quota = (pages - shared) // settings.partitions
         if quota < MIN_PARTITION_PAGES:
             needed = (
-                -(-MIN_PARTITION_PAGES * settings.partitions * SHARED_PARTITION_SHARE // (SHARED_PARTITION_SHARE - 1))
+                -(
+                    -MIN_PARTITION_PAGES
+                    * settings.partitions
+                    * SHARED_PARTITION_SHARE
+                    // (SHARED_PARTITION_SHARE - 1)
+                )
                 * page_bytes
             )
             raise BudgetTooSmall(
@@ -397,7 +411,9 @@ class _Call:
                 turn.missing,
                 max_tokens=sampling.max_tokens,
                 stop_ids=self.backend.stop_ids,
-                sampling=SamplingSettings(sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed),
+                sampling=SamplingSettings(
+                    sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed
+                ),
                 constraint=None if self.schema is None else _Grammar(self.backend.matcher(self.schema)),
                 on_prefilled=lambda request: task.prefilled(request, self.messages),
                 on_tokens=self._tokens if self.on_text is not None else None,
