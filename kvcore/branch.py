@@ -156,8 +156,8 @@ class Branch:
         self._protected_tokens = min(self._protected_tokens, length)
         return dropped
 
-    def commit(self) -> None:
-        """Make what this branch holds permanent.
+    def commit(self) -> int:
+        """Make what this branch holds permanent. Returns how many pages that freed (a tail that was copied).
 
         A fork replaces its parent's content with its own and is closed; the parent must not have grown since.
         A branch without a parent forgets its checkpoints.
@@ -167,18 +167,17 @@ class Branch:
         self._protected_tokens = 0
         parent = self.parent
         if parent is None:
-            return
+            return 0
         parent._require_open()
         if self.tokens[: parent.length] != parent.tokens:
             raise CheckpointInvalid(f"branch {parent.id} has changed since branch {self.id} was forked")
-        for table in parent.tables:
-            for page in table:
-                parent.partition.release(page)
+        freed = sum(parent.partition.release(page) for table in parent.tables for page in table)
         parent.tokens, parent.tables, parent.starts = self.tokens, self.tables, self.starts
         parent.evicted_pages, parent.last_used = self.evicted_pages, self.last_used
         parent._protected_tokens = 0
         self.tokens, self.tables, self.starts = [], [[] for _ in self.tables], [[] for _ in self.starts]
         self.close()
+        return freed
 
     def close(self) -> int:
         """Release every page. Returns how many went back to the pool. Idempotent."""

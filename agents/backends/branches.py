@@ -79,10 +79,9 @@ class TaskBranch:
 
     def accept(self) -> Usage:
         """Commit the attempt and give up the pages that only served the task."""
-        if self.fork is not None:
-            self.fork.commit()
-            self.fork = None
-        return Usage(evicted_pages=self.branch.close())
+        freed = self.fork.commit() if self.fork is not None else 0
+        self.fork = None
+        return Usage(evicted_pages=freed + self.branch.close())
 
     def close(self) -> Usage:
         """Give up everything, whatever the state."""

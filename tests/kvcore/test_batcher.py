@@ -430,7 +430,7 @@ def test_a_request_of_too_many_positions_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("layer_groups", [1, 2])
-@pytest.mark.parametrize("policy", ["salience", "recency", "window", "lowest-entropy"])
+@pytest.mark.parametrize("policy", ["salience", "recency", "window", "lowest_entropy"])
 def test_prompts_larger_than_their_partition_go_through_by_evicting(policy: str, layer_groups: int) -> None:
     bench = make_bench(layer_groups=layer_groups)
     partition = bench.partition(16, policy=policy)
