@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import torch
+
 from swarmkv.kvcore import (
     Batcher,
     BatchLimits,

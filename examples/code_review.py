@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+
 from swarmkv.agents import Agent, Context, MapReduce, Sampling, TaskResult
 from swarmkv.swarm import Event, Pursuit, Swarm, SwarmError
 from swarmkv.verify import Reject, Verdict, check
@@ -105,8 +106,43 @@ def judge_sentence(text: str, known: str, prompt: str, path: str) -> Reject | No
 
 
 _EMPTY_WORDS = set(
-    "a an and are as be by class code contains define defines for from function functions in is it its module of on "
-    "or package provides python that the this to used uses which with".split()
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "be",
+        "by",
+        "class",
+        "code",
+        "contains",
+        "define",
+        "defines",
+        "for",
+        "from",
+        "function",
+        "functions",
+        "in",
+        "is",
+        "it",
+        "its",
+        "module",
+        "of",
+        "on",
+        "or",
+        "package",
+        "provides",
+        "python",
+        "that",
+        "the",
+        "this",
+        "to",
+        "used",
+        "uses",
+        "which",
+        "with",
+    ]
 )
 
 

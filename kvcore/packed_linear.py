@@ -31,7 +31,7 @@ def can_pack(device: str, dtype: torch.dtype) -> bool:
     """Whether this torch build packs for this device and dtype."""
     return (
         torch.device(device).type == "cpu"
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and dtype in (torch.bfloat16, torch.float32)
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")

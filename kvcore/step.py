@@ -133,7 +133,8 @@ class Step:
         layers = self.pool.layers_per_group
         pages, queries, columns = [], [], list[PageStats]()
         for group in range(self.pool.config.layer_groups):
-            for item in (*self.buckets, *self.chunks):
+            items: list[Bucket | Chunk] = [*self.buckets, *self.chunks]
+            for item in items:
                 listed = item.pages[group]
                 seen = torch.full(listed.shape, 1.0, device=listed.device)
                 if isinstance(item, Chunk):

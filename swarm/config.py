@@ -67,8 +67,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         try:
             config = msgspec.convert(settings, cls)
         except msgspec.ValidationError as error:
-            name = re.search(r"`\$\.(\w+)", str(error))
-            where = name[1] if name else "settings"
+            named = re.search(r"`\$\.(\w+)", str(error))
+            where = named[1] if named else "settings"
             raise SettingInvalid(where, settings.get(where), str(error)) from error
         config._check_ranges()
         return config

@@ -41,7 +41,7 @@ class Task(msgspec.Struct, frozen=True):
     """One unit of work: an agent, its input, and the values of the tasks that it needs, as JSON."""
 
     id: str
-    agent: Agent
+    agent: Agent[Any]
     input: Any
     results: Mapping[str, Any]
 

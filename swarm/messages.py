@@ -23,7 +23,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, tag=True):
 # coordinator to worker
 
 
-class Dispatch(Frame):
+class Dispatch(Frame, frozen=True):
     """Carry out one attempt."""
 
     key: AttemptKey
@@ -38,11 +38,11 @@ class Dispatch(Frame):
     """send the model's text as it grows"""
 
 
-class CancelTask(Frame):
+class CancelTask(Frame, frozen=True):
     key: AttemptKey
 
 
-class StopWorker(Frame):
+class StopWorker(Frame, frozen=True):
     pass
 
 
@@ -52,17 +52,17 @@ ToWorker = Dispatch | CancelTask | StopWorker
 # worker to coordinator
 
 
-class WorkerReady(Frame):
+class WorkerReady(Frame, frozen=True):
     pid: int
 
 
-class WorkerFailed(Frame):
+class WorkerFailed(Frame, frozen=True):
     """The worker cannot start: the module of the agents does not import."""
 
     message: str
 
 
-class Output(Frame):
+class Output(Frame, frozen=True):
     """An attempt's raw output, for the gate."""
 
     key: AttemptKey
@@ -71,7 +71,7 @@ class Output(Frame):
     usage: Usage
 
 
-class AttemptFailed(Frame):
+class AttemptFailed(Frame, frozen=True):
     """An attempt that ended without an output."""
 
     key: AttemptKey
@@ -81,7 +81,7 @@ class AttemptFailed(Frame):
     usage: Usage
 
 
-class Text(Frame):
+class Text(Frame, frozen=True):
     key: AttemptKey
     piece: str
 
@@ -92,7 +92,7 @@ FromWorker = WorkerReady | WorkerFailed | Output | AttemptFailed | Text
 # worker to engine
 
 
-class Generate(Frame):
+class Generate(Frame, frozen=True):
     serial: int
     key: AttemptKey
     messages: tuple[Message, ...]
@@ -101,7 +101,7 @@ class Generate(Frame):
     stream: bool
 
 
-class CancelGenerate(Frame):
+class CancelGenerate(Frame, frozen=True):
     serial: int
 
 
@@ -111,19 +111,19 @@ WorkerToEngine = Generate | CancelGenerate
 # engine to worker
 
 
-class Generated(Frame):
+class Generated(Frame, frozen=True):
     serial: int
     generation: Generation
 
 
-class GenerateFailed(Frame):
+class GenerateFailed(Frame, frozen=True):
     serial: int
     kind: str
     message: str
     retryable: bool
 
 
-class GenerateText(Frame):
+class GenerateText(Frame, frozen=True):
     serial: int
     piece: str
 
@@ -134,7 +134,7 @@ EngineToWorker = Generated | GenerateFailed | GenerateText
 # coordinator to engine
 
 
-class Settle(Frame):
+class Settle(Frame, frozen=True):
     """The gate's verdict on an attempt."""
 
     serial: int
@@ -142,7 +142,7 @@ class Settle(Frame):
     accepted: bool
 
 
-class Release(Frame):
+class Release(Frame, frozen=True):
     """Forget a task's branch."""
 
     serial: int
@@ -150,17 +150,17 @@ class Release(Frame):
     task: str
 
 
-class DetachWorker(Frame):
+class DetachWorker(Frame, frozen=True):
     """A worker is gone: drop its mailbox and cancel what it had asked for."""
 
     worker: int
 
 
-class TakeAudit(Frame):
+class TakeAudit(Frame, frozen=True):
     serial: int
 
 
-class StopEngine(Frame):
+class StopEngine(Frame, frozen=True):
     pass
 
 
@@ -170,7 +170,7 @@ ToEngine = Settle | Release | DetachWorker | TakeAudit | StopEngine
 # engine to coordinator
 
 
-class EngineReady(Frame):
+class EngineReady(Frame, frozen=True):
     pid: int
     model: str
     dtype: str
@@ -180,21 +180,21 @@ class EngineReady(Frame):
     page_size: int
 
 
-class EngineFailed(Frame):
+class EngineFailed(Frame, frozen=True):
     """The engine cannot start, or its model or device broke."""
 
     kind: str
     message: str
 
 
-class Settled(Frame):
+class Settled(Frame, frozen=True):
     """The answer to Settle and Release."""
 
     serial: int
     usage: Usage
 
 
-class AuditTaken(Frame):
+class AuditTaken(Frame, frozen=True):
     serial: int
     total_pages: int
     free_pages: int

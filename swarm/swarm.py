@@ -255,7 +255,8 @@ class _PlanRun:
                     del waiting[task.id]
                     work = asyncio.ensure_future(self._carry_out_task(task))
                     running[work] = task.id
-                await asyncio.wait([*running, self._closed], return_when=asyncio.FIRST_COMPLETED)
+                waits: list[asyncio.Future[Any]] = [*running, self._closed]
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 if self._closed.done():
                     raise SwarmClosed
                 for work in [work for work in running if work.done()]:

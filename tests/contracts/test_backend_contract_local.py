@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import pytest_asyncio
+import torch
 from backend_contract import FEEDBACK, SAMPLING, SYSTEM, BackendContract, conversation, key
 
 from swarmkv.agents import Backend, Generation, Message, Sampling, Usage
@@ -27,14 +28,16 @@ LONG_ANSWER = Sampling(max_tokens=200)
 
 
 def settings(model: Path) -> LocalSettings:
-    return LocalSettings(model=str(model), kv_budget_bytes=64 * 2**20, partitions=2, threads=2)
+    return LocalSettings(model=str(model), kv_budget_bytes=64 * 2**20, partitions=2, threads=1)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(embedded_model: Path) -> AsyncIterator[LocalBackend]:
+    threads = torch.get_num_threads()
     backend = await LocalBackend.open(settings(embedded_model))
     yield backend
     await backend.aclose()
+    torch.set_num_threads(threads)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -218,7 +221,7 @@ async def test_a_budget_below_one_prompt_is_refused(embedded_model: Path) -> Non
 
 
 async def test_the_smallest_budget_answers_a_long_prompt(embedded_model: Path) -> None:
-    small = LocalSettings(model=str(embedded_model), kv_budget_bytes=2**20)
+    small = LocalSettings(model=str(embedded_model), kv_budget_bytes=2**20, threads=1)
     with pytest.raises(BudgetTooSmall) as caught:
         await LocalBackend.open(small)
     backend = await LocalBackend.open(

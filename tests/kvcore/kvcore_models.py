@@ -6,9 +6,10 @@ import copy
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
 from swarmkv.kvcore import Branch, Partition, Pool, PoolConfig, PrefixTree, Runner, model_shape, prepare_model
 from swarmkv.kvcore.step import Work
-from transformers import AutoModelForCausalLM, LlamaConfig
 
 VOCABULARY = 300
 

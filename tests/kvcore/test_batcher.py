@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,15 @@ from swarmkv.kvcore.step import Work
 NEVER = frozenset[int]()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """The models are so small that a second thread only waits, and long where the cores are busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def make_bench(pages: int = 200, **settings: Any) -> Bench:
     return Bench(llama_config(num_hidden_layers=2), pages=pages, **settings)
 
@@ -42,7 +51,9 @@ def run_all(batcher: Batcher) -> None:
     raise AssertionError("the batch does not come to an end")
 
 
-def decoded(bench: Bench, requests: Sequence[Request], limits: BatchLimits = BatchLimits()) -> list[list[int]]:
+def decoded(
+    bench: Bench, requests: Sequence[Request], limits: BatchLimits = BatchLimits()
+) -> list[list[int]]:
     batcher = Batcher(bench.runner, limits=limits)
     for request in requests:
         batcher.add(request)
@@ -143,7 +154,12 @@ def test_samples_do_not_depend_on_the_company() -> None:
     prompt = random_tokens(30)
     alone = decoded(bench, [make_request(partition.branch(), prompt, sampling=sampling)])[0]
     company = [make_request(partition.branch(), random_tokens(25, seed=n), sampling=sampling) for n in (1, 2)]
-    assert decoded(bench, [company[0], make_request(partition.branch(), prompt, sampling=sampling), company[1]])[1] == alone
+    assert (
+        decoded(bench, [company[0], make_request(partition.branch(), prompt, sampling=sampling), company[1]])[
+            1
+        ]
+        == alone
+    )
 
 
 def test_a_request_ends_at_its_limit_or_at_a_stop_token() -> None:
@@ -153,7 +169,9 @@ def test_a_request_ends_at_its_limit_or_at_a_stop_token() -> None:
     said = greedy(bench, prompt, 12)
     stop = said[4]
     ends: list[Finish | None] = []
-    limited = make_request(partition.branch(), prompt, max_tokens=5, on_finish=lambda r: ends.append(r.finish))
+    limited = make_request(
+        partition.branch(), prompt, max_tokens=5, on_finish=lambda r: ends.append(r.finish)
+    )
     stopped = make_request(partition.branch(), prompt, stop_ids=frozenset({stop}))
     decoded(bench, [limited, stopped])
     assert (limited.finish, limited.produced) == (Finish.LENGTH, said[:5])

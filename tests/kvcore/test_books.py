@@ -7,8 +7,15 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
 from swarmkv.kvcore import Branch, Checkpoint, PageState, Partition, Pool, PoolConfig, PrefixTree
-from swarmkv.kvcore.errors import BranchClosed, CheckpointInvalid, PoolExhausted, SettingInvalid, VictimRefused
+from swarmkv.kvcore.errors import (
+    BranchClosed,
+    CheckpointInvalid,
+    PoolExhausted,
+    SettingInvalid,
+    VictimRefused,
+)
 
 PAGE = 4
 

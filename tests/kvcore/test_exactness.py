@@ -3,9 +3,6 @@
 import pytest
 import torch
 from kvcore_models import VOCABULARY, Bench, difference, llama_config, random_tokens
-from swarmkv.kvcore.attention import paged_attention
-from swarmkv.kvcore.errors import AttentionUnsupported, ContextTooLong, StepContextMissing
-from swarmkv.kvcore.runner import require_supported
 from transformers import (
     Gemma2Config,
     GptOssConfig,
@@ -15,6 +12,10 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+
+from swarmkv.kvcore.attention import paged_attention
+from swarmkv.kvcore.errors import AttentionUnsupported, ContextTooLong, StepContextMissing
+from swarmkv.kvcore.runner import require_supported
 
 TOLERANCE = 1e-4
 SMALL = {

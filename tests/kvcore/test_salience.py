@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from kvcore_models import Bench, llama_config, random_tokens
+
 from swarmkv.kvcore import Candidates, RingKVPool
 from swarmkv.kvcore.errors import SettingInvalid, VictimRefused
 from swarmkv.kvcore.kernels.reference import decode_attention, prefill_attention
@@ -32,9 +33,7 @@ def test_prefill_gives_output_and_page_stats(n: int, t: int) -> None:
     torch.manual_seed(n)
     query, key = torch.randn(2, 3, n, 16), torch.randn(2, -(-t // PAGE) * PAGE, 16)
     value = torch.randn_like(key)
-    out, stats = prefill_attention(
-        query, key, value, length=t, scaling=0.25, page_size=PAGE, entropy=True
-    )
+    out, stats = prefill_attention(query, key, value, length=t, scaling=0.25, page_size=PAGE, entropy=True)
     weights = dense_weights(query, key[:, :t], 0.25)
     assert torch.allclose(out, torch.einsum("hgnt,htd->hgnd", weights, value[:, :t]), atol=1e-5)
     observed = by_page(weights[:, :, -64:])

@@ -28,7 +28,7 @@ def no_main() -> MainModule:
 @pytest.fixture
 def process_swarm(no_main: MainModule) -> OpenSwarm:
     """Makes a swarm of one worker process, unless settings say otherwise."""
-    return functools.partial(Swarm, **{"workers": 1, "main": no_main})
+    return functools.partial(Swarm, workers=1, main=no_main)
 
 
 @pytest.fixture(params=["inline", "process"])

@@ -81,9 +81,7 @@ def failing_prompt(input: Any, ctx: Context) -> str:
 
 
 def quoting_prompt(input: Any, ctx: Context) -> str:
-    return "\n".join(
-        f"{task} said {msgspec.json.decode(text)['text']}" for task, text in ctx.results.items()
-    )
+    return "\n".join(f"{task} said {msgspec.json.decode(text)['text']}" for task, text in ctx.results.items())
 
 
 plain = Agent("plain", "Answer.", output=Answer, checks=[is_allowed])

@@ -106,7 +106,9 @@ def test_a_users_mistake_is_one_line(tmp_path: Path, body: str, said: str) -> No
 
 def test_a_mistake_at_the_top_of_a_script_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "script.py"
-    file.write_text("from swarmkv.agents import Agent\nAgent('a b', 'Answer.', output=str)\n", encoding="utf-8")
+    file.write_text(
+        "from swarmkv.agents import Agent\nAgent('a b', 'Answer.', output=str)\n", encoding="utf-8"
+    )
     done = swarmkv("run", file)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1, done.stderr

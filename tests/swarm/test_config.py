@@ -21,7 +21,9 @@ def test_the_defaults_are_allowed() -> None:
 
 
 def test_settings_are_kept_as_given() -> None:
-    config = Config.read({"workers": 4, "model": Path("/models/small"), "isolation": "inline", "store": "runs.db"})
+    config = Config.read(
+        {"workers": 4, "model": Path("/models/small"), "isolation": "inline", "store": "runs.db"}
+    )
     assert (config.workers, config.model, config.isolation, config.store) == (
         4,
         "/models/small",
@@ -32,7 +34,12 @@ def test_settings_are_kept_as_given() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("worker", "workers"), ("kv_buget", "kv_budget"), ("start_timeout", "start_timeout_s"), ("Model", "model")],
+    [
+        ("worker", "workers"),
+        ("kv_buget", "kv_budget"),
+        ("start_timeout", "start_timeout_s"),
+        ("Model", "model"),
+    ],
 )
 def test_an_unknown_setting_names_the_nearest(wrong: str, right: str) -> None:
     error = refusal(**{wrong: 4})
@@ -120,7 +127,9 @@ def test_sizes(text: int | str, size_bytes: int) -> None:
     assert parse_bytes(text) == size_bytes
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "12 parsecs", "-5MiB", "1,5GiB", "0", "0.2B", "nan", "1e3", "²B"])
+@pytest.mark.parametrize(
+    "text", ["", "MiB", "12 parsecs", "-5MiB", "1,5GiB", "0", "0.2B", "nan", "1e3", "²B"]
+)
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingInvalid, match='a text such as "256MiB"') as caught:
         parse_bytes(text)
@@ -133,5 +142,12 @@ def test_a_swarm_refuses_a_bad_setting_before_it_starts() -> None:
 
 
 def test_what_the_engine_is_told() -> None:
-    settings = Config.read({"workers": 3, "kv_budget": "1MiB", "page_size": 8, "engine_threads": 2}).local_settings()
-    assert (settings.partitions, settings.kv_budget_bytes, settings.page_size, settings.threads) == (3, 2**20, 8, 2)
+    settings = Config.read(
+        {"workers": 3, "kv_budget": "1MiB", "page_size": 8, "engine_threads": 2}
+    ).local_settings()
+    assert (settings.partitions, settings.kv_budget_bytes, settings.page_size, settings.threads) == (
+        3,
+        2**20,
+        8,
+        2,
+    )

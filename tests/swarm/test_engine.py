@@ -32,8 +32,12 @@ class Engine:
 
     def connect(self) -> None:
         with Link.create("test", 2**16) as link:
-            theirs: Mailbox[EngineToWorker, WorkerToEngine] = Mailbox(link.open(0), EngineToWorker, WorkerToEngine)
-            ours: Mailbox[WorkerToEngine, EngineToWorker] = Mailbox(link.open(1), WorkerToEngine, EngineToWorker)
+            theirs: Mailbox[EngineToWorker, WorkerToEngine] = Mailbox(
+                link.open(0), EngineToWorker, WorkerToEngine
+            )
+            ours: Mailbox[WorkerToEngine, EngineToWorker] = Mailbox(
+                link.open(1), WorkerToEngine, EngineToWorker
+            )
         self.server.attach_worker(0, theirs)
         self.client.attach(ours)
 

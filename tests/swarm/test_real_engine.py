@@ -15,7 +15,6 @@ import pytest
 import pytest_asyncio
 import swarm_agents as agents
 
-
 from swarmkv.swarm import Event, StartFailed, Swarm
 from swarmkv.swarm.messages import AuditTaken
 from swarmkv.swarm.process import MainModule
@@ -29,7 +28,7 @@ WORKER_RESIDENT_BYTES = 60 * 2**20
 
 @pytest.fixture(scope="module")
 def small_swarm(embedded_model: Path, no_main: MainModule) -> OpenSwarm:
-    return functools.partial(Swarm, **{"workers": 2, "kv_budget": "128MiB", "main": no_main})
+    return functools.partial(Swarm, workers=2, kv_budget="128MiB", main=no_main)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -141,7 +141,9 @@ async def test_tasks_that_wait_for_room_in_the_ring_survive_their_worker(process
 
     inputs = [letter * 20_000 for letter in "abcdef"]
     settings = {"ring_bytes": 2**16, "tasks_per_worker": len(inputs)}
-    async with process_swarm(backend=ScriptedBackend(lambda key, messages: answer("ok!")), **settings) as swarm:
+    async with process_swarm(
+        backend=ScriptedBackend(lambda key, messages: answer("ok!")), **settings
+    ) as swarm:
         os.kill(swarm.pids()["worker 0"], signal.SIGSTOP)
         running = asyncio.ensure_future(swarm.map(agents.plain, inputs, on_event=listener))
         while len(started) < len(inputs):
@@ -261,7 +263,9 @@ async def test_a_cancelled_start_leaves_nothing(process_swarm: OpenSwarm, turns:
 
 async def test_after_the_block_nothing_is_left(process_swarm: OpenSwarm) -> None:
     before = descriptors()
-    async with process_swarm(workers=2, backend=ScriptedBackend(lambda key, messages: answer("fine"))) as swarm:
+    async with process_swarm(
+        workers=2, backend=ScriptedBackend(lambda key, messages: answer("fine"))
+    ) as swarm:
         assert len(children()) == 2
         await swarm.map(agents.plain, ["go"] * 5)
     assert children() == []

@@ -107,5 +107,5 @@ def main(config: bytes) -> None:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until the condition holds; the test's own limit ends it otherwise."""
-    while not condition():  # noqa: ASYNC110 - nothing tells of a mailbox's inner state
+    while not condition():
         await asyncio.sleep(0)
