@@ -21,7 +21,8 @@ from swarmkv.swarm.process import MainModule
 
 OpenSwarm = Callable[..., Swarm]
 
-pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
+# An engine takes many seconds to come up on a busy machine, and one test starts two.
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 WORKER_RESIDENT_BYTES = 60 * 2**20
 
