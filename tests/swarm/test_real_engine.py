@@ -29,7 +29,8 @@ WORKER_RESIDENT_BYTES = 60 * 2**20
 
 @pytest.fixture(scope="module")
 def small_swarm(embedded_model: Path, no_main: MainModule) -> OpenSwarm:
-    return functools.partial(Swarm, workers=2, kv_budget="128MiB", main=no_main)
+    # One thread: several that wait for each other are slow where other processes want the cores too.
+    return functools.partial(Swarm, workers=2, kv_budget="128MiB", engine_threads=1, main=no_main)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

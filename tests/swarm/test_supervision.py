@@ -275,10 +275,14 @@ async def test_after_the_block_nothing_is_left(process_swarm: OpenSwarm) -> None
 
 async def test_after_an_exception_nothing_is_left(process_swarm: OpenSwarm) -> None:
     before = descriptors()
-    with pytest.raises(LookupError):
+
+    async def body() -> None:
         async with process_swarm(backend=ScriptedBackend([answer("fine")])) as swarm:
             await swarm.run(agents.plain, "go")
             raise LookupError
+
+    with pytest.raises(LookupError):
+        await body()
     assert children() == []
     assert descriptors() == before
 
