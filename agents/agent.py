@@ -24,7 +24,9 @@ Prompt = Callable[[Any, Context], str]
 Feedback = Callable[[Verdict[Any], Context], str]
 
 _SAMPLING = Sampling()
-_MAIN = ("__main__", "__mp_main__")
+MAIN_NAMES = ("__main__", "__mp_main__")
+"""of a script, here and in a worker"""
+
 _BIND_IT = "bind it to a name at the top of that module, so that workers can import it"
 
 
@@ -169,10 +171,10 @@ def find_agent(ref: AgentRef) -> Agent[Any]:
 
     Raises: AgentNotImportable, also if importing the module fails.
     """
-    if ref.module not in _MAIN and ref.module not in sys.modules:
+    if ref.module not in MAIN_NAMES and ref.module not in sys.modules:
         try:
             importlib.import_module(ref.module)
-        except Exception as error:  # the user's module may raise anything
+        except (Exception, SystemExit) as error:
             reason = f"importing it fails: {type(error).__name__}: {error}"
             raise AgentNotImportable(ref.name, ref.module, reason) from error
     found = _bound_agents(ref.module, ref.name)
@@ -186,7 +188,7 @@ def _bound_agents(module_name: str, agent_name: str) -> list[Agent[Any]]:
 
     A script is found under both names that it may have here and in a worker.
     """
-    names = _MAIN if module_name in _MAIN else (module_name,)
+    names = MAIN_NAMES if module_name in MAIN_NAMES else (module_name,)
     found: dict[int, Agent[Any]] = {}
     for module in (sys.modules.get(name) for name in names):
         for value in list(vars(module).values()) if module is not None else ():

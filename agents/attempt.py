@@ -30,6 +30,8 @@ class AttemptRequest(msgspec.Struct, frozen=True):
     key: AttemptKey
     feedback: tuple[str, ...] = ()
     """what the gate said of the earlier attempts, in order"""
+    seed: int = 0
+    """the swarm's"""
 
 
 class AttemptOutput(msgspec.Struct, frozen=True):
@@ -56,7 +58,7 @@ async def run_attempt(
     Raises: PromptFailed, TurnsExhausted, and the backend's errors; the attempt is the caller's to settle.
     """
     messages = prompt_messages(agent, ctx, request.feedback)
-    sampling = attempt_sampling(agent.sampling, request.key)
+    sampling = attempt_sampling(agent.sampling, request.key, request.seed)
     usage = Usage()
     for turn in range(1, agent.max_turns + 1):
         generation = await backend.generate(
@@ -92,19 +94,19 @@ def render_input(value: Any) -> str:
     return _shown(value)
 
 
-def attempt_sampling(sampling: Sampling, key: AttemptKey) -> Sampling:
+def attempt_sampling(sampling: Sampling, key: AttemptKey, seed: int = 0) -> Sampling:
     """The attempt's own seed, and for a later attempt some temperature.
 
-    The seed is a hash of the agent's seed, the task and the attempt. The run's id is left out: it is drawn
+    The seed is a hash of the swarm's seed, the agent's, the task and the attempt. The run's id is left out: it is drawn
     for each run, and a seed is there to make a second run say what the first one said.
     """
-    text = f"{sampling.seed}\0{key.task}\0{key.attempt}".encode()
-    seed = int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "big")
+    text = f"{seed}\0{sampling.seed}\0{key.task}\0{key.attempt}".encode()
+    attempt_seed = int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "big")
     temperature = sampling.temperature
     if key.attempt > 1:
         least = min(RETRY_TEMPERATURE + TEMPERATURE_STEP * (key.attempt - 2), HOTTEST)
         temperature = max(temperature, least)
-    return msgspec.structs.replace(sampling, seed=seed, temperature=temperature)
+    return msgspec.structs.replace(sampling, seed=attempt_seed, temperature=temperature)
 
 
 def _shown(value: Any) -> str:
@@ -116,6 +118,6 @@ def _prompted(agent: Agent[Any], ctx: Context) -> str:
     try:
         text = agent.prompt(ctx.input, ctx)
         text.encode()
-    except Exception as error:  # the user's function may raise anything
+    except (Exception, SystemExit) as error:
         raise PromptFailed(agent.name, f"{type(error).__name__}: {error}") from error
     return text

@@ -79,7 +79,7 @@ class Tool(Generic[P, R]):
         try:
             with anyio.move_on_after(self.timeout_s) as scope:
                 text = msgspec.json.encode(await self._run(given)).decode()
-        except (Exception, SystemExit) as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:
             raise ToolFailed(self.name, f"{type(error).__name__}: {error}") from error
         if scope.cancelled_caught:
             raise ToolFailed(self.name, f"it did not end within {self.timeout_s:g} s")

@@ -26,8 +26,10 @@ async def carry_out(
             attempt=key.attempt,
             results=msgspec.msgpack.decode(dispatch.results),
         )
-        output = await run_attempt(agent, AttemptRequest(key, dispatch.feedback), ctx, backend, on_text)
-    except Exception as error:  # noqa: BLE001 - user code may raise anything
+        output = await run_attempt(
+            agent, AttemptRequest(key, dispatch.feedback, dispatch.seed), ctx, backend, on_text
+        )
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
         kind, text, retryable = describe(error)
         return AttemptFailed(key, kind, text, retryable, Usage())
     return Output(key, output.text, output.finish, output.usage)

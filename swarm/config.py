@@ -41,7 +41,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     engine_threads: int = 0
     """torch's threads in the engine; 0 leaves torch's choice"""
     seed: int = 0
-    """seed of every sampled token of a run"""
+    """of every sampled token, together with the agent's own: with equal seeds, tasks sample alike"""
     ring_bytes: int = 2**20
     """room of one ring; a message must fit half of it"""
     start_timeout_s: float = 120.0

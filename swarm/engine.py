@@ -32,7 +32,7 @@ from .messages import (
     ToEngine,
     WorkerToEngine,
 )
-from .sending import Sender, Unsendable, why_unsendable
+from .sending import Sender, Unsendable, pieces, why_unsendable
 
 
 class PartitionedBackend(Protocol):
@@ -93,8 +93,9 @@ class _WorkerLine:
         on_text: Callable[[str], None] | None = None
         if request.stream:
 
-            def on_text(piece: str) -> None:
-                self._sender.push(GenerateText(request.serial, piece))
+            def on_text(text: str) -> None:
+                for piece in pieces(text):
+                    self._sender.push(GenerateText(request.serial, piece))
 
         try:
             generation = await self._backend.generate(

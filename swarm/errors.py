@@ -7,7 +7,10 @@ SwarmError
 ├── EngineBroken       the engine died or failed again and again; tasks in flight have failed
 ├── SwarmClosed        a call on a swarm that is not open
 ├── TaskFailed         `Outcome.require` on a task that was not accepted
-└── ScriptInvalid      `swarmkv run` cannot run this script
+├── ScriptInvalid      `swarmkv run` cannot run this script
+└── StoreError         what a store raises: see `swarm.stores.errors`
+
+The fabric has a root of its own, `FabricError` in `swarm.fabric.errors`: it stands alone below the runtime.
 """
 
 from __future__ import annotations

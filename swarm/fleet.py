@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..agents import AttemptKey, Backend, Usage
+from ..agents import AgentNotImportable, AgentRef, AttemptKey, Backend, Usage
+from ..agents.agent import MAIN_NAMES
 from .config import Config
 from .engine_process import Engine, EngineProcess, HostedEngine
 from .errors import EngineBroken, StartFailed, SwarmClosed
@@ -44,6 +45,10 @@ class Fleet(Protocol):
     """attempts that run at the same time"""
 
     async def start(self) -> None: ...
+
+    def ensure_found(self, agent: AgentRef) -> None:
+        """Raises: AgentNotImportable if no worker could import the agent's module."""
+        ...
 
     async def take(self) -> Slot:
         """A slot on the least loaded worker; waits for one, first come first served."""
@@ -123,6 +128,15 @@ class ProcessFleet:
             raise
         self._engine = engine
         self._workers = {worker.index: worker for worker in workers}
+
+    def ensure_found(self, agent: AgentRef) -> None:
+        """Raises: AgentNotImportable for an agent of a notebook, a shell or `python -c`."""
+        if agent.module in MAIN_NAMES and not self._main.importable:
+            reason = (
+                "workers cannot run what is no script; put the agent into a module, "
+                'or use Swarm(isolation="inline")'
+            )
+            raise AgentNotImportable(agent.name, agent.module, reason)
 
     async def take(self) -> _WorkerSlot:
         """A slot on the least loaded worker. Raises: EngineBroken, SwarmClosed."""

@@ -56,13 +56,15 @@ class Flow:
         recorder: Recorder,
         *,
         max_losses: int,
+        seed: int = 0,
         stream: bool = False,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         self.run_id = run_id
         self.trace_id = hashlib.blake2b(run_id.encode(), digest_size=16).hexdigest()
         self._fleet, self._recorder = fleet, recorder
-        self._max_losses, self._stream, self._on_event = max_losses, stream, on_event
+        self._max_losses, self._seed = max_losses, seed
+        self._stream, self._on_event = stream, on_event
 
     async def carry_out(self, task: Task) -> Outcome[Any]:
         """One task from its dispatch to its outcome. Cancelled, nothing of it is left on worker or engine."""
@@ -126,6 +128,7 @@ class Flow:
             results=msgspec.Raw(msgspec.msgpack.encode(task.results)),
             feedback=tuple(progress.feedback),
             stream=self._stream,
+            seed=self._seed,
         )
         try:
             answer = await progress.slot.attempt(
@@ -225,7 +228,7 @@ def _phrased(agent: Agent[Any], verdict: Verdict[Any], ctx: Context) -> tuple[Ve
         return verdict, verdict.feedback()
     try:
         return verdict, str(agent.feedback(verdict, ctx))
-    except Exception as error:  # noqa: BLE001 - user code may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
         fault = Reject(f"The agent's feedback function failed with {type(error).__name__}: {error}")
         return Verdict(accepted=False, reasons=(*verdict.reasons, fault)), verdict.feedback()
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ..agents import AttemptKey, Backend, Usage
+from ..agents import AgentRef, AttemptKey, Backend, Usage
 from ..agents.backends.local import LocalBackend
 from ..agents.errors import describe
 from .attempting import carry_out
@@ -45,6 +45,9 @@ class InlineFleet:
         for number in range(self.slots):
             index = number % self._config.workers
             self._free.put_nowait(_InlineSlot(index, self._backend(index)))
+
+    def ensure_found(self, agent: AgentRef) -> None:
+        pass
 
     async def take(self) -> _InlineSlot:
         return await self._free.get()

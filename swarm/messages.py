@@ -36,6 +36,8 @@ class Dispatch(Frame, frozen=True):
     """what the gate said of the earlier attempts, in order"""
     stream: bool
     """send the model's text as it grows"""
+    seed: int
+    """the swarm's, of every sampled token"""
 
 
 class CancelTask(Frame, frozen=True):

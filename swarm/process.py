@@ -253,6 +253,13 @@ class MainModule(msgspec.Struct, frozen=True):
     sys_path: tuple[str, ...]
     argv: tuple[str, ...]
 
+    @property
+    def importable(self) -> bool:
+        """Whether a child can run it: not a package's `__main__.py`, not the ipython launcher."""
+        if self.name is not None:
+            return self.name.rpartition(".")[2] != "__main__"
+        return self.path is not None and Path(self.path).stem != "ipython"
+
 
 def main_module_spec(path: str | os.PathLike[str] | None = None) -> MainModule:
     """Describe this process's `__main__`, or the script at `path` if another program runs it as `__main__`.
@@ -284,12 +291,13 @@ def import_main(spec: MainModule) -> types.ModuleType | None:
     """
     sys.path[:] = spec.sys_path
     sys.argv[:] = spec.argv
-    if spec.name is not None and spec.name.rpartition(".")[2] != "__main__":
-        content = runpy.run_module(spec.name, run_name="__mp_main__", alter_sys=True)
-    elif spec.path is not None and Path(spec.path).stem != "ipython":
-        content = runpy.run_path(spec.path, run_name="__mp_main__")
-    else:
+    if not spec.importable:
         return None
+    if spec.name is not None:
+        content = runpy.run_module(spec.name, run_name="__mp_main__", alter_sys=True)
+    else:
+        assert spec.path is not None
+        content = runpy.run_path(spec.path, run_name="__mp_main__")
     module = types.ModuleType("__mp_main__")
     module.__dict__.update(content)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from .fabric import FrameTooLarge, Mailbox, MessageInvalid, PeerGone, RingFull
 
 S = TypeVar("S")
+
+PIECE_CHARS = 4_096
+"""of a streamed text in one frame: at most 16 KiB, which every ring can take"""
 
 Unsendable = FrameTooLarge | MessageInvalid
 OnUnsendable = Callable[[Unsendable], None]
@@ -83,6 +86,12 @@ class Sender(Generic[S]):
             self._waiting.clear()
         finally:
             self._mover = None
+
+
+def pieces(text: str) -> Iterator[str]:
+    """A streamed text, cut so that each piece fits a frame."""
+    for start in range(0, len(text), PIECE_CHARS):
+        yield text[start : start + PIECE_CHARS]
 
 
 def why_unsendable(what: str, error: Unsendable) -> str:

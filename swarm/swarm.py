@@ -175,7 +175,7 @@ class Swarm:
             raise PlanInvalid(f"the planner gave a {type(plan).__name__}, not a Plan")
         plan.check(agents)
         for name in {task.agent for task in plan.tasks}:
-            agents[name].reference()
+            fleet.ensure_found(agents[name].reference())
         for planned in plan.tasks:
             if not callable(planned.input):
                 ensure_portable(planned.input)
@@ -185,6 +185,7 @@ class Swarm:
             fleet,
             recorder,
             max_losses=self.config.max_losses,
+            seed=self.config.seed,
             stream=stream,
             on_event=on_event,
         )
@@ -290,7 +291,7 @@ class _PlanRun:
             try:
                 input = input(results)
                 ensure_portable(input)
-            except Exception as error:  # noqa: BLE001 - the planner's code; its task fails, not the run
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the planner's code: its task fails
                 return await self._failed(planned, f"making its input: {type(error).__name__}: {error}")
         values = {need: as_json(outcome.value) for need, outcome in needs.items() if outcome.accepted}
         task = Task(planned.id, self._agents[planned.agent], input, values)

@@ -31,7 +31,7 @@ from .messages import (
 )
 from .process import MainModule, import_main
 from .remote import EngineClient
-from .sending import Sender, Unsendable, why_unsendable
+from .sending import Sender, Unsendable, pieces, why_unsendable
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
@@ -82,8 +82,9 @@ class Worker:
         on_text: Callable[[str], None] | None = None
         if message.stream:
 
-            def on_text(piece: str) -> None:
-                self._sender.push(Text(key, piece))
+            def on_text(text: str) -> None:
+                for piece in pieces(text):
+                    self._sender.push(Text(key, piece))
 
         answer = await carry_out(message, self._engine, on_text)
         self._sender.push(answer, lambda error: self._sender.push(_not_sent(answer, error)))

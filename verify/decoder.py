@@ -63,7 +63,7 @@ class StrictDecoder(Generic[T]):
             if self._is_plain(data) is not None:
                 return value
             fault = self._exact_fault(data, value)
-        except Exception as error:  # noqa: BLE001 - a __post_init__ may raise anything; a crash rejects
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a __post_init__ may raise anything; a crash rejects
             return explain.failure(data, error, self._decode, self.max_depth)
         return value if fault is None else fault
 

@@ -22,7 +22,7 @@ _NON_NUMBER = re.compile(rb"-?(?:NaN|Infinity)")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])")
 
 
-def failure(data: bytes, error: Exception, decode: Decode, max_depth: int) -> Reject:
+def failure(data: bytes, error: BaseException, decode: Decode, max_depth: int) -> Reject:
     """The reason why `decode(data)` raised `error`."""
     if data.count(b"{") + data.count(b"[") > max_depth:
         place = place_of(data, len(data), max_depth)
@@ -107,7 +107,7 @@ def _failing_key(root: Any, parent: Any, last: Any, message: str, decode: Decode
         parent[last] = {key: item}
         try:
             decode(json.dumps(root["$"]).encode())
-        except Exception as error:  # noqa: BLE001 - compared, not swallowed: it may be of a __post_init__
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - compared, not swallowed: it may be of a __post_init__
             if str(error) == message:
                 return str(key)
     parent[last] = whole

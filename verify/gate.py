@@ -101,7 +101,7 @@ class Gate(Generic[T]):
         try:
             with anyio.move_on_after(self.check_timeout_s) as scope:
                 answers[i] = await awaitable
-        except Exception as error:  # noqa: BLE001 - a gate that crashes rejects
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a gate that crashes rejects
             answers[i] = _crash(self.checks[i], error)
         if scope.cancelled_caught:
             name = self.checks[i].name
@@ -112,11 +112,11 @@ def _called(one: Check[Any], value: Any, ctx: Any) -> Any:
     """What the check answers; of an async check, what is to be awaited."""
     try:
         return one(value, ctx)
-    except Exception as error:  # noqa: BLE001 - a gate that crashes rejects
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a gate that crashes rejects
         return _crash(one, error)
 
 
-def _crash(one: Check[Any], error: Exception) -> Reject:
+def _crash(one: Check[Any], error: BaseException) -> Reject:
     return Reject(f"The check {one.name} failed with {type(error).__name__}: {error}")
 
 

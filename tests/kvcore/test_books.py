@@ -59,14 +59,17 @@ class Books(RuleBasedStateMachine):
 
     @rule(branch=branches, tokens=st.lists(st.integers(0, 1), max_size=9))
     def extend(self, branch: Branch, tokens: list[int]) -> None:
+        refusal: PoolExhausted | None = None
+        closed = branch.closed
         try:
             branch.extend(tokens)
         except PoolExhausted as error:
-            assert error.needed_pages > error.free_pages
+            refusal = error
         except BranchClosed:
-            assert branch.closed
+            assert closed
         else:
             self.expected[branch] += tokens
+        assert refusal is None or refusal.needed_pages > refusal.free_pages
 
     @rule(target=branches, branch=branches)
     def fork(self, branch: Branch) -> Any:

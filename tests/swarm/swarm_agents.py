@@ -80,6 +80,19 @@ def failing_prompt(input: Any, ctx: Context) -> str:
     raise LookupError(f"no {input} here")
 
 
+def exiting_prompt(input: Any, ctx: Context) -> str:
+    raise SystemExit("from the prompt")
+
+
+@check
+def exits(answer: Answer, ctx: Context) -> Reject | None:
+    raise SystemExit("from the check")
+
+
+def exiting_feedback(verdict: Any, ctx: Context) -> str:
+    raise SystemExit("from the feedback")
+
+
 def quoting_prompt(input: Any, ctx: Context) -> str:
     return "\n".join(f"{task} said {msgspec.json.decode(text)['text']}" for task, text in ctx.results.items())
 
@@ -90,6 +103,10 @@ listing = Agent("listing", "List.", output=Items, attempts=1)
 crashing = Agent("crashing", "Answer.", output=Answer, checks=[crashes], attempts=2)
 brief = Agent("brief", "Answer.", output=Answer, attempts=1, sampling=Sampling(max_tokens=1))
 unprompted = Agent("unprompted", "Answer.", output=Answer, prompt=failing_prompt)
+exiting_in_prompt = Agent("exiting_in_prompt", "Answer.", output=Answer, prompt=exiting_prompt)
+exiting_in_check = Agent(
+    "exiting_in_check", "Answer.", output=Answer, checks=[exits], feedback=exiting_feedback, attempts=2
+)
 asking = Agent("asking", "Answer.", output=Answer, prompt=quoting_prompt)
 deadly = Agent("deadly", "Answer.", output=Answer, tools=[kill_worker], attempts=2)
 deadly_once = Agent("deadly_once", "Answer.", output=Answer, tools=[kill_worker_once], attempts=1)

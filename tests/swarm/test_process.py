@@ -278,6 +278,20 @@ def test_the_main_module_of_the_parent_is_found_in_the_child(tmp_path: Path, how
         assert (seen["name"], seen["value"]) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "importable"),
+    [
+        ("program.part", None, True),
+        ("program.__main__", None, False),
+        (None, "script.py", True),
+        (None, "/usr/bin/ipython", False),
+        (None, None, False),
+    ],
+)
+def test_what_is_no_script_is_not_importable(name: str | None, path: str | None, importable: bool) -> None:
+    assert MainModule(name, path, (), ()).importable is importable
+
+
 def test_a_script_that_another_program_runs_is_found_by_its_path(tmp_path: Path, pipe) -> None:
     script = tmp_path / "review.py"
     script.write_text("class Thing:\n    value = 7\nassert __name__ != '__main__'\n", encoding="utf-8")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +26,7 @@ from swarmkv.agents import (
 )
 from swarmkv.agents.backends.scripted import ScriptedBackend
 from swarmkv.swarm import Event, SettingInvalid, Swarm, SwarmClosed, TaskFailed
+from swarmkv.swarm.sending import PIECE_CHARS
 from swarmkv.swarm.stores import MemoryStore, open_store
 from swarmkv.verify import Reject
 
@@ -137,6 +140,34 @@ async def test_a_prompt_that_fails_fails_its_task_only(any_swarm: OpenSwarm) -> 
         assert (await swarm.run(agents.plain, "greet")).accepted
     assert not outcome.accepted
     assert "no entry here" in outcome.reason
+
+
+async def test_user_code_that_exits_fails_its_task_only(any_swarm: OpenSwarm) -> None:
+    """A library that calls sys.exit() must not end the worker, and still less the host."""
+
+    def leaving(results: Mapping[str, TaskResult]) -> str:
+        raise SystemExit("from the plan")
+
+    planner = plan(
+        PlannedTask("prompt", "exiting_in_prompt", "go"),
+        PlannedTask("check", "exiting_in_check", "go"),
+        PlannedTask("input", "plain", leaving),
+        PlannedTask("fine", "plain", "go"),
+    )
+    known = [agents.plain, agents.exiting_in_prompt, agents.exiting_in_check]
+    async with any_swarm(backend=ScriptedBackend(lambda key, messages: answer("fine"))) as swarm:
+        before = swarm.pids()
+        tasks = (await swarm.pursue("leave", planner=planner, agents=known)).tasks
+        assert swarm.pids() == before
+    assert [id_ for id_, outcome in tasks.items() if outcome.accepted] == ["fine"]
+    assert "SystemExit: from the prompt" in tasks["prompt"].reason
+    assert "SystemExit: from the plan" in tasks["input"].reason
+    verdicts = [attempt.verdict for attempt in tasks["check"].attempts]
+    assert len(verdicts) == 2
+    for verdict in verdicts:
+        assert verdict is not None
+        assert "SystemExit: from the check" in verdict.reasons[0].message
+    assert "SystemExit: from the feedback" in verdicts[0].reasons[1].message
 
 
 async def test_an_answer_too_large_for_the_rings_fails_its_attempt(process_swarm: OpenSwarm) -> None:
@@ -325,6 +356,20 @@ async def test_two_swarms_live_in_one_process(any_swarm: OpenSwarm) -> None:
     assert (one.require().text, two.require().text) == ("left", "right")
 
 
+async def test_the_swarms_seed_is_every_attempts(any_swarm: OpenSwarm) -> None:
+    seeds: list[int] = []
+
+    class Noting(ScriptedBackend):
+        async def generate(self, key: AttemptKey, messages: Any, *, sampling: Any, **options: Any) -> Any:
+            seeds.append(sampling.seed)
+            return await super().generate(key, messages, sampling=sampling, **options)
+
+    for seed in (3, 3, 4):
+        async with any_swarm(backend=Noting([answer("fine")]), seed=seed) as swarm:
+            assert (await swarm.run(agents.plain, "go")).accepted
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
 # Streams
 
 
@@ -340,6 +385,16 @@ async def test_streamed_text_adds_up_to_the_output(any_swarm: OpenSwarm) -> None
     assert len(pieces) > 1
     assert events[-1].outcome is not None
     assert events[-1].outcome.value == agents.Answer("a few words, with  two spaces and ü")
+
+
+async def test_a_streamed_word_larger_than_a_frame_comes_in_pieces(any_swarm: OpenSwarm) -> None:
+    said = answer("ü" * 20_000)
+    async with any_swarm(backend=ScriptedBackend([said]), ring_bytes=2**17) as swarm:
+        events = [event async for event in swarm.stream(agents.plain, "greet")]
+    texts = [event.text for event in events if event.kind == "text"]
+    assert "".join(texts) == said
+    assert max(map(len, texts)) <= PIECE_CHARS or len(texts) == 1  # inline, nothing is framed
+    assert events[-1].kind == "committed"
 
 
 async def test_leaving_a_stream_cancels_its_tool(any_swarm: OpenSwarm, tmp_path: Path) -> None:
@@ -446,6 +501,37 @@ async def test_bad_agents_and_plans_are_refused_before_anything_starts(any_swarm
             await swarm.pursue("go", planner=plan(), agents=[agents.plain, agents.plain])
         assert await swarm.store.runs() == []
     assert backend.calls == []
+
+
+NOTEBOOK = """
+import anyio
+from swarmkv.agents import Agent, AgentNotImportable
+from swarmkv.agents.backends.scripted import ScriptedBackend
+from swarmkv.swarm import Swarm
+
+counter = Agent("counter", "Count.", output=int)
+
+async def main():
+    async with Swarm(backend=ScriptedBackend(["7"]), isolation="inline") as swarm:
+        print((await swarm.run(counter, "go")).value)
+    async with Swarm(backend=ScriptedBackend(["7"]), workers=1) as swarm:
+        try:
+            await swarm.run(counter, "go")
+        except AgentNotImportable as error:
+            print(error)
+
+anyio.run(main)
+"""
+
+
+def test_an_agent_of_a_notebook_is_refused_with_the_mend() -> None:
+    """`python -c` has, like a notebook and a shell, no file that workers could run."""
+    done = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    value, refusal = done.stdout.splitlines()
+    assert value == "7"
+    assert "put the agent into a module" in refusal
+    assert 'isolation="inline"' in refusal
 
 
 async def test_outside_its_block_a_swarm_is_closed(any_swarm: OpenSwarm) -> None:
