@@ -73,7 +73,7 @@ _HOMES = {
     "SamplingSettings": "sampling",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -63,16 +63,16 @@ def paged_attention(
         step.slot_rows(layer, which).index_copy_(
             0, step.slots[group], new[0].transpose(0, 1).reshape(-1, head_dim)
         )
-    scaling = head_dim**-0.5 if scaling is None else scaling
+    scale = head_dim**-0.5 if scaling is None else scaling
     out = torch.empty(1, tokens, heads, head_dim, dtype=query.dtype, device=query.device)
     grouped = query[0].view(kv_heads, heads // kv_heads, tokens, head_dim)
     for bucket in step.buckets:
         rows = slice(bucket.first, bucket.first + len(bucket.pages[group]))
-        attended = _attend_bucket(step, bucket, layer, grouped[:, :, rows], scaling, sliding_window)
+        attended = _attend_bucket(step, bucket, layer, grouped[:, :, rows], scale, sliding_window)
         out[0, rows] = attended.view(-1, heads, head_dim)
     for chunk in step.chunks:
         rows = slice(chunk.first, chunk.first + chunk.n_tokens)
-        attended = _attend_chunk(step, chunk, layer, grouped[:, :, rows], scaling, sliding_window)
+        attended = _attend_chunk(step, chunk, layer, grouped[:, :, rows], scale, sliding_window)
         out[0, rows] = attended.reshape(heads, -1, head_dim).transpose(0, 1)
     return out, None
 

@@ -90,12 +90,9 @@ class _WorkerLine:
         task.add_done_callback(lambda _: self._running.pop(message.serial, None))
 
     async def _generate(self, request: Generate) -> None:
-        on_text: Callable[[str], None] | None = None
-        if request.stream:
-
-            def on_text(text: str) -> None:
-                for piece in pieces(text):
-                    self._sender.push(GenerateText(request.serial, piece))
+        def send_text(text: str) -> None:
+            for piece in pieces(text):
+                self._sender.push(GenerateText(request.serial, piece))
 
         try:
             generation = await self._backend.generate(
@@ -103,7 +100,7 @@ class _WorkerLine:
                 request.messages,
                 sampling=request.sampling,
                 schema=request.schema,
-                on_text=on_text,
+                on_text=send_text if request.stream else None,
             )
         except asyncio.CancelledError:
             # The attempt is over, and the coordinator's Release may have come before this request did.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 
 import msgspec
 
@@ -79,14 +78,12 @@ class Worker:
 
     async def _carry_out(self, message: Dispatch) -> None:
         key = message.key
-        on_text: Callable[[str], None] | None = None
-        if message.stream:
 
-            def on_text(text: str) -> None:
-                for piece in pieces(text):
-                    self._sender.push(Text(key, piece))
+        def send_text(text: str) -> None:
+            for piece in pieces(text):
+                self._sender.push(Text(key, piece))
 
-        answer = await carry_out(message, self._engine, on_text)
+        answer = await carry_out(message, self._engine, send_text if message.stream else None)
         self._sender.push(answer, lambda error: self._sender.push(_not_sent(answer, error)))
 
 

@@ -98,8 +98,9 @@ class Gate(Generic[T]):
 
     async def _await_into(self, answers: list[Any], i: int) -> None:
         awaitable, answers[i] = answers[i], None
+        scope = anyio.move_on_after(self.check_timeout_s)
         try:
-            with anyio.move_on_after(self.check_timeout_s) as scope:
+            with scope:
                 answers[i] = await awaitable
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a gate that crashes rejects
             answers[i] = _crash(self.checks[i], error)

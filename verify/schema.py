@@ -61,7 +61,8 @@ def members(info: mi.Type) -> list[mi.Type]:
         return members(info.type)
     if isinstance(info, mi.UnionType):
         found = [member for one in info.types for member in members(one)]
-        return next(([one] for one in found if isinstance(one, mi.AnyType)), found)
+        any_type = next((one for one in found if isinstance(one, mi.AnyType)), None)
+        return found if any_type is None else [any_type]
     return [info]
 
 
