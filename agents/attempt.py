@@ -19,9 +19,8 @@ from .errors import PromptFailed, TurnsExhausted
 from .message import AttemptKey, Message, Sampling, Usage
 from .turns import ToolCall, answer_call, describe_tools, read_turn
 
-RETRY_TEMPERATURE, TEMPERATURE_STEP, HOTTEST = 0.7, 0.15, 1.3
-"""least temperature of the second attempt, that much more for each one after it, up to the hottest: a retry
-shall say something else"""
+RETRY_TEMPERATURE = 0.7
+"""least temperature of every attempt after the first: a retry shall say something else"""
 
 
 class AttemptRequest(msgspec.Struct, frozen=True):
@@ -104,8 +103,7 @@ def attempt_sampling(sampling: Sampling, key: AttemptKey, seed: int = 0) -> Samp
     attempt_seed = int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "big")
     temperature = sampling.temperature
     if key.attempt > 1:
-        least = min(RETRY_TEMPERATURE + TEMPERATURE_STEP * (key.attempt - 2), HOTTEST)
-        temperature = max(temperature, least)
+        temperature = max(temperature, RETRY_TEMPERATURE)
     return msgspec.structs.replace(sampling, seed=attempt_seed, temperature=temperature)
 
 

@@ -1,9 +1,10 @@
 """Review a Python package with a swarm on a small model: one typed finding per module, each held against the code.
 
-Run it:  swarmkv run examples/code_review.py PATH [--report FILE] [--store FILE]
+Run it:  swarmkv run examples/code_review.py PATH [--report FILE] [--store FILE] [--body-lines N]
 
 The planner makes one task per module (a long module in parts) and a final task that writes the overview from all
-findings. The gate parses each module itself: a finding is accepted only if its symbol really is defined there.
+findings. Of each function the reader sees the signature and the first lines. The gate parses each module itself: a
+finding is accepted only if its symbol really is defined there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from swarmkv.agents import Agent, Context, MapReduce, Sampling, TaskResult
 from swarmkv.swarm import Event, Pursuit, Swarm, SwarmError
 from swarmkv.verify import Reject, Verdict, check
 
+BODY_LINES = 4
+"""of a function that are read, unless --body-lines says otherwise"""
 PART_CHARS = 6_000
 """source text of one task, some 1,700 tokens"""
 NAMED_SYMBOLS = 6
@@ -69,21 +72,23 @@ def symbol_is_defined(finding: Finding, ctx: Context) -> Reject | None:
     kind = symbols.get(finding.symbol)
     if kind == finding.kind:
         return None
-    wrong = f"{finding.symbol} is a {kind}" if kind else f"there is no {finding.symbol}"
+    if kind:
+        return Reject(f"{finding.symbol} is a {kind}.", path="kind")
     named = ", ".join(f"{kind} {name}" for name, kind in list(symbols.items())[:NAMED_SYMBOLS])
-    return Reject(f"{wrong}; {ctx.input['module']} defines {named}.", path="symbol")
+    return Reject(f"there is no {finding.symbol}; {ctx.input['module']} defines {named}.", path="symbol")
 
 
 def show_symbols(verdict: Verdict[Finding], ctx: Context) -> str:
-    """The rejection's sentences; for a wrong name or symbol, what does exist, in the form of the examples: a small
-    model goes on from a form, and copies what it is told not to write."""
+    """What does exist, in the answer's own form, below the other remarks: a small model goes on from a form, and copies
+    what it is told not to write."""
     task = ctx.input
-    remarks = [reason.message for reason in verdict.reasons if reason.path not in ("module", "symbol")]
+    named = ("module", "symbol", "kind")
+    remarks = [reason.message for reason in verdict.reasons if reason.path not in named]
     lines = [
-        f"class {name}:" if kind == "class" else f"def {name}():" for name, kind in task["symbols"].items()
+        msgspec.json.encode({"module": task["module"], "symbol": symbol, "kind": kind}).decode()
+        for symbol, kind in list(task["symbols"].items())[:SHOWN_SYMBOLS]
     ]
-    shown = "\n".join(lines[:SHOWN_SYMBOLS])
-    return f"{' '.join(['Wrong.', *remarks])}\n\nModule {task['module']}:\n```python\n{shown}\n```"
+    return "\n".join([" ".join(["Wrong.", *remarks]), "", f"Module {task['module']} defines:", *lines])
 
 
 def judge_sentence(text: str, known: str, prompt: str, path: str) -> Reject | None:
@@ -105,43 +110,10 @@ def judge_sentence(text: str, known: str, prompt: str, path: str) -> Reject | No
     return None
 
 
-_EMPTY_WORDS = {
-    "a",
-    "an",
-    "and",
-    "are",
-    "as",
-    "be",
-    "by",
-    "class",
-    "code",
-    "contains",
-    "define",
-    "defines",
-    "for",
-    "from",
-    "function",
-    "functions",
-    "in",
-    "is",
-    "it",
-    "its",
-    "module",
-    "of",
-    "on",
-    "or",
-    "package",
-    "provides",
-    "python",
-    "that",
-    "the",
-    "this",
-    "to",
-    "used",
-    "uses",
-    "which",
-    "with",
-}
+_EMPTY_WORDS = set(
+    "a an and are as be by class code contains define defines for from function functions in is it its module of on or "
+    "package provides python that the this to used uses which with".split()
+)
 
 
 def _plain(text: str) -> str:
@@ -267,16 +239,38 @@ def find_modules(path: Path) -> list[Path]:
 
 
 def module_symbols(tree: ast.Module) -> dict[str, str]:
-    """Classes and functions that a module defines at its top, the public ones, or if there are none all."""
-    kinds = {ast.ClassDef: "class", ast.FunctionDef: "function", ast.AsyncFunctionDef: "function"}
-    every = {
-        node.name: kind
-        for top in tree.body
-        for node in ([top] if not isinstance(top, ast.If | ast.Try) else ast.walk(top))
-        for type_, kind in kinds.items()
-        if isinstance(node, type_)
-    }
+    """Classes and functions (methods too) of a module with their kinds, outer ones first; the public ones, or if there
+    are none all."""
+    every: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            every.setdefault(node.name, "class" if isinstance(node, ast.ClassDef) else "function")
     return {name: kind for name, kind in every.items() if not name.startswith("_")} or every
+
+
+class Condense(ast.NodeTransformer):
+    """Leaves of each docstring the first paragraph, and of each function as many whole statements as fit some lines."""
+
+    def __init__(self, body_lines: int) -> None:
+        self.body_lines = body_lines
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            documented = ast.get_docstring(node)
+            if documented is not None:
+                node.body[0] = ast.Expr(ast.Constant(documented.split("\n\n")[0]))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = self._first_of(node.body)
+            return node
+        return self.generic_visit(node)
+
+    def _first_of(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        lines = 0
+        for i, statement in enumerate(body):
+            lines += len(ast.unparse(statement).splitlines())
+            if lines > self.body_lines:
+                return [*body[:i], ast.Expr(ast.Constant(...))]
+        return body
 
 
 def split_source(source: str, tree: ast.Module, limit: int = PART_CHARS) -> list[str]:
@@ -313,11 +307,15 @@ def _pieces(tree: ast.Module, lines: list[str], limit: int) -> Iterator[tuple[st
     yield "", done, len(lines)
 
 
-def module_tasks(file: Path, name: str) -> list[tuple[str, dict[str, Any]]] | Skipped:
+def module_tasks(file: Path, name: str, body_lines: int) -> list[tuple[str, dict[str, Any]]] | Skipped:
     """One task, or one a part; or why the module cannot be reviewed."""
     try:
         source = file.read_text(encoding="utf-8")
         tree = ast.parse(source, str(file))
+        symbols = module_symbols(tree)
+        if body_lines:
+            source = ast.unparse(ast.fix_missing_locations(Condense(body_lines).visit(tree)))
+            tree = ast.parse(source)
     except UnicodeDecodeError as error:
         return Skipped(name, f"not text in UTF-8 (byte {error.start})")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -325,7 +323,6 @@ def module_tasks(file: Path, name: str) -> list[tuple[str, dict[str, Any]]] | Sk
         return Skipped(name, f"no valid Python{line}: {getattr(error, 'msg', error)}")
     except OSError as error:
         return Skipped(name, f"cannot be read: {error.strerror}")
-    symbols = module_symbols(tree)
     if not symbols:
         return Skipped(name, "it defines no class and no function")
     parts = split_source(source, tree)
@@ -439,12 +436,12 @@ def summarise(pursuit: Pursuit, skipped: list[Skipped], wall_s: float) -> str:
 
 
 async def main(path: str, *options: str) -> None:
-    report_file, store = read_options(options)
+    given = read_options(options)
     root = Path(path).resolve()
     skipped: list[Skipped] = []
     items: list[tuple[str, Any]] = []
     for file in find_modules(root):
-        found = module_tasks(file, module_name(file, root))
+        found = module_tasks(file, module_name(file, root), given.body_lines)
         if isinstance(found, Skipped):
             skipped.append(found)
         else:
@@ -460,7 +457,7 @@ async def main(path: str, *options: str) -> None:
     started = time.monotonic()
     try:
         async with Swarm(
-            model="smollm2-135m", workers=4, tasks_per_worker=4, kv_budget="1GiB", store=store
+            model="smollm2-135m", workers=4, tasks_per_worker=4, kv_budget="1GiB", store=given.store
         ) as swarm:
             pursuit = await swarm.pursue(
                 f"review {package}", planner=planner, agents=[reader, reporter], on_event=progress
@@ -468,21 +465,29 @@ async def main(path: str, *options: str) -> None:
     except SwarmError as error:
         raise ReviewError(f"the review could not run: {error}") from error
     report = write_report(package, pursuit, skipped)
-    Path(report_file).write_text(report, encoding="utf-8")
+    Path(given.report).write_text(report, encoding="utf-8")
     print("\n" + report)
     print(summarise(pursuit, skipped, time.monotonic() - started))
-    print(f"report written to    {report_file}")
+    print(f"report written to    {given.report}")
 
 
-def read_options(options: tuple[str, ...]) -> tuple[str, str | None]:
-    known: dict[str, str | None] = {"--report": "code_review.md", "--store": None}
-    for name, value in zip(options[::2], options[1::2], strict=False):
-        known[name] = value
-    if len(options) % 2 or len(known) != 2:
-        raise ReviewError(
-            f"unknown or incomplete option in {' '.join(options)}; known: --report FILE, --store FILE"
-        )
-    return str(known["--report"]), known["--store"]
+class Options(
+    msgspec.Struct, frozen=True, rename=lambda name: f"--{name.replace('_', '-')}", forbid_unknown_fields=True
+):
+    report: str = "code_review.md"
+    store: str | None = None
+    body_lines: Annotated[int, msgspec.Meta(ge=0)] = BODY_LINES
+    """0 for whole functions"""
+
+
+def read_options(options: tuple[str, ...]) -> Options:
+    known = "--report FILE, --store FILE, --body-lines N (0 for whole functions)"
+    if len(options) % 2:
+        raise ReviewError(f"{options[-1]} has no value; known: {known}")
+    try:
+        return msgspec.convert(dict(zip(options[::2], options[1::2], strict=True)), Options, strict=False)
+    except msgspec.ValidationError as error:
+        raise ReviewError(f"{' '.join(options)}: {error}; known: {known}") from error
 
 
 if __name__ == "__main__":

@@ -2,20 +2,23 @@
 
 A sequence first feeds its prompt, in chunks, then decodes. Each step takes the waiting tokens of every decoding
 sequence and fills a token budget with prompt chunks, the sequences taking turns: a long prompt delays the others
-by one chunk at most.
+by one chunk at most. A sequence begins when its partition has room for all of it beside those that have begun there, or alone:
+it evicts for its own length only, so that what it sees does not depend on its neighbours.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 import torch
 
 from .branch import Branch
-from .errors import ConstraintFailed, KVCoreError, SettingInvalid
+from .errors import ConstraintFailed, KVCoreError, PoolExhausted, SettingInvalid
+from .partition import Partition
 from .runner import Runner
 from .sampling import Sampler, SamplingSettings, apply_bitmask
 from .step import Work
@@ -83,6 +86,8 @@ class Request:
         self.prefilled_tokens = 0
         self.evicted_pages = 0
         self.produced: list[int] = []
+        self.admitted = False
+        """may take pages"""
         self.decoding = False
         self.finish: Finish | None = None
         self.error: KVCoreError | None = None
@@ -97,6 +102,8 @@ class BatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """prompt tokens of a step in which nothing decodes"""
     mixed_prefill_tokens: int = 256
     """prompt tokens of a step that others wait in to decode"""
+    room_wait_s: float = 10.0
+    """how long requests of a full partition wait, none of them running, for pages that are held between requests"""
 
 
 def plan_step(requests: Sequence[Request], limits: BatchLimits) -> list[tuple[Request, int]]:
@@ -131,12 +138,24 @@ def _must_wait(branch: Branch, n_tokens: int, work: Sequence[Work]) -> bool:
     return any(partition.room(group) < short for group in range(len(branch.tables)))
 
 
+def _pages_to_come(request: Request) -> int:
+    """Pages of each layer group that a request may still take; of a long answer the partition's share counts."""
+    partition = request.branch.partition
+    share = partition.answer_pages * partition.pool.config.page_size
+    answer = min(request.max_tokens - len(request.produced), share)
+    return (
+        request.branch.pages_short(len(request.waiting) + answer) + 1
+    )  # one for the tail that a fork copies
+
+
 class Batcher:
     """The requests in flight. All methods are called from one thread."""
 
     def __init__(self, runner: Runner, *, limits: BatchLimits = BatchLimits()) -> None:
         self.runner, self.limits = runner, limits
         self._requests: list[Request] = []
+        self._stuck_since: dict[Partition, float] = {}
+        """partitions in which every request waits for room"""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -156,26 +175,32 @@ class Batcher:
 
     @torch.inference_mode()
     def step(self) -> bool:
-        """Run one forward pass. False if there was nothing to run.
+        """Run one forward pass. False if there was nothing to run: no request, or none that has room.
 
-        A request that fails (no room, too long, a constraint in error) ends with its error; the others go on.
-        One that could only have room at the cost of another one's new pages waits for the next step.
+        A request that fails (too long, a constraint in error, no room even alone) ends with its error; the others go
+        on. One that could only have room at the cost of another one's new pages waits for the next step.
         """
         work: list[tuple[Request, Work]] = []
-        for request, n_tokens in plan_step(self._requests, self.limits):
-            tokens = request.waiting[:n_tokens]
+        no_room: dict[Request, PoolExhausted] = {}
+        before = len(self._requests)
+        for request, n_tokens in plan_step(self._admitted(), self.limits):
             if _must_wait(request.branch, n_tokens, [w for _, w in work]):
                 continue
+            tokens = request.waiting[:n_tokens]
             try:
                 self.runner.require_positions(request.branch.length + n_tokens)
                 request.evicted_pages += request.branch.extend(tokens)
+            except PoolExhausted as error:
+                no_room[request] = error
+                continue
             except KVCoreError as error:
                 self._fail(request, error)
                 continue
             del request.waiting[:n_tokens]
             work.append((request, Work(request.branch, n_tokens)))
+        self._end_vain_waits(no_room, {w.branch.partition for _, w in work})
         if not work:
-            return bool(self._requests)
+            return 0 < len(self._requests) < before
         logits = self.runner.run([w for _, w in work])
         for row, (request, w) in enumerate(work):
             try:
@@ -183,6 +208,46 @@ class Batcher:
             except KVCoreError as error:
                 self._fail(request, error)
         return True
+
+    def _admitted(self) -> list[Request]:
+        """The requests that may take pages: in each partition the first ones in turn that fit beside each other."""
+        ready: list[Request] = []
+        to_come: dict[Partition, int] = {}
+        for request in self._requests:
+            if request.admitted:
+                partition = request.branch.partition
+                to_come[partition] = to_come.get(partition, 0) + _pages_to_come(request)
+        full: set[Partition] = set()
+        for request in self._requests:
+            partition = request.branch.partition
+            if not request.admitted and partition not in full:
+                needed = to_come.get(partition, 0) + _pages_to_come(request)
+                groups = range(len(request.branch.tables))
+                request.admitted = partition not in to_come or all(
+                    needed <= partition.room(group) for group in groups
+                )
+                if request.admitted:
+                    to_come[partition] = needed
+                else:
+                    full.add(partition)
+            if request.admitted:
+                ready.append(request)
+        return ready
+
+    def _end_vain_waits(self, no_room: dict[Request, PoolExhausted], running: set[Partition]) -> None:
+        """In a partition where all wait, fail the last in turn: at once if they wait for each other only, after
+        `room_wait_s` if pages are held between requests (while an output is judged, or a tool runs)."""
+        stuck: dict[Partition, list[Request]] = {}
+        for request in no_room:
+            if request.branch.partition not in running:
+                stuck.setdefault(request.branch.partition, []).append(request)
+        now = time.monotonic()
+        self._stuck_since = {partition: self._stuck_since.get(partition, now) for partition in stuck}
+        for partition, requests in stuck.items():
+            others = partition.holders() - {request.branch.root for request in requests}
+            if not others or now - self._stuck_since[partition] >= self.limits.room_wait_s:
+                del self._stuck_since[partition]
+                self._fail(requests[-1], no_room[requests[-1]])
 
     def _advance(self, request: Request, n_tokens: int, logits: torch.Tensor) -> None:
         if not request.decoding:

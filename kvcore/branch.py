@@ -54,6 +54,11 @@ class Branch:
         """Tokens, evicted ones included: the position of the next token."""
         return len(self.tokens)
 
+    @property
+    def root(self) -> Branch:
+        """The branch that this one descends from by forks, itself if it is no fork."""
+        return self if self.parent is None else self.parent.root
+
     def fork(self) -> Branch:
         """A branch that begins as this one. O(pages), no copy: both hold the same pages."""
         self._require_open()

@@ -15,6 +15,10 @@ from .pool import Pool
 from .prefix import PrefixTree
 
 
+ANSWER_SHARE = 4
+"""one page in so many is kept for the answer to a prompt that fills its partition"""
+
+
 class Protection(msgspec.Struct, frozen=True):
     """What no policy may evict from a branch, in pages."""
 
@@ -50,6 +54,11 @@ class Partition:
         """pages that the policy gave up since the partition was made"""
         self.index = pool.register(self)
 
+    @property
+    def answer_pages(self) -> int:
+        """Pages that an answer gets beside any prompt; a longer one evicts its own from then on."""
+        return max(self.quota_pages // ANSWER_SHARE, self.protection.recent_pages + 2)
+
     def branch(self) -> Branch:
         """An empty branch in this partition."""
         return Branch(self)
@@ -59,6 +68,15 @@ class Partition:
         if self.prefixes is None or self.prefixes.partition is not self:
             return set()
         return self.prefixes.pages()
+
+    def holders(self) -> set[Branch]:
+        """Roots of the branches that hold pages of this quota."""
+        owner = self.pool.table.partition
+        return {
+            branch.root
+            for branch in self.branches
+            if any(owner(page) == self.index for pages in branch.tables for page in pages)
+        }
 
     def room(self, group: int) -> int:
         """Pages that can be taken without evicting."""

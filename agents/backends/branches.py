@@ -18,9 +18,6 @@ from .chat import ChatFormat, common_prefix
 if TYPE_CHECKING:
     from ...kvcore import Branch, Partition, PrefixTree, Request
 
-ANSWER_SHARE = 4
-"""one page in so many is freed for the answer to a prompt that fills its partition"""
-
 
 class Turn:
     """What a generate call begins with: the branch to extend and the tokens that it lacks."""
@@ -96,8 +93,7 @@ class TaskBranch:
         hold the pages nothing is evicted: they may be done before the answer needs them.
         """
         partition = self.partition
-        share = max(partition.quota_pages // ANSWER_SHARE, partition.protection.recent_pages + 2)
-        pages = min(-(-max_tokens // self._page_size) + 1, share)
+        pages = min(-(-max_tokens // self._page_size) + 1, partition.answer_pages)
         with contextlib.suppress(PoolExhausted):
             return sum(partition.make_room(group, pages) for group in range(len(self.branch.tables)))
         return 0

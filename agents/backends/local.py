@@ -29,6 +29,9 @@ R = TypeVar("R")
 SHARED_PARTITION_SHARE = 8
 """one page in so many is for prefixes that all partitions share"""
 
+ROOM_POLL_S = 0.1
+"""between two looks at requests that all wait for room"""
+
 
 class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a local backend runs its model."""
@@ -312,25 +315,29 @@ class LocalBackend:
 
     def _steps(self) -> None:
         """Commands, then a forward pass, for as long as the backend is open."""
+        ran = True
         while True:
             idle = not len(self._batcher) or self._failure is not None
             try:
-                command = self._commands.get(block=idle)
+                # Requests that wait for room go on when a command gives up pages; the clock of their wait is looked at.
+                command = self._commands.get(block=idle or not ran, timeout=None if idle else ROOM_POLL_S)
             except queue.Empty:
-                self._step()
+                ran = self._step()
                 continue
             if command is None:
                 break
             command()
+            ran = True
         self._batcher.cancel_all()
 
-    def _step(self) -> None:
+    def _step(self) -> bool:
         try:
-            self._batcher.step()
+            return self._batcher.step()
         except Exception as error:  # noqa: BLE001 - a broken device or model: every caller is told
             self._failure = error
             self._batcher.cancel_all()
             _call_soon(self._loop, self.broken.set)
+            return False
 
     @property
     def failure(self) -> BaseException | None:

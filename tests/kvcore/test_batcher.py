@@ -447,6 +447,96 @@ def test_a_request_of_too_many_positions_fails_alone() -> None:
     assert goes.produced == greedy(bench, prompt, 12)
 
 
+# Room
+
+
+def kept(partition: Partition, prompt: list[int], **settings: Any) -> Request:
+    """A request whose prompt cannot be evicted, and whose pages go with its end."""
+    return make_request(
+        partition.branch(),
+        prompt,
+        on_prefilled=lambda request: request.branch.checkpoint(),
+        on_finish=lambda request: request.branch.close(),
+        **settings,
+    )
+
+
+def test_a_request_waits_for_the_pages_of_others() -> None:
+    bench = make_bench()
+    partition = bench.partition(12)
+    prompts = [random_tokens(120, seed=seed) for seed in range(3)]
+    requests = [kept(partition, prompt) for prompt in prompts]
+    assert decoded(bench, requests) == [greedy(bench, prompt, 12) for prompt in prompts]
+    assert partition.evicted_pages == 0
+
+
+def test_of_requests_that_wait_for_each_other_the_last_one_fails() -> None:
+    bench = make_bench()
+    partition = bench.partition(24)
+    prompts = [random_tokens(64, seed=seed) for seed in range(2)]
+    first, last = (kept(partition, prompt, max_tokens=160) for prompt in prompts)
+    for request in (first, last):  # nothing that they say may be evicted either
+        request.on_tokens = lambda request, _: request.branch.checkpoint()
+    decoded(bench, [first, last])
+    assert isinstance(last.error, PoolExhausted)
+    assert 0 < len(last.produced) < 160
+    assert first.produced == greedy(bench, prompts[0], 160)
+
+
+def test_a_request_waits_for_pages_that_are_held_between_requests() -> None:
+    bench = make_bench()
+    partition = bench.partition(12)
+    judged = kept(partition, random_tokens(120))
+    judged.on_finish = None
+    prompt = random_tokens(120, seed=1)
+    waits = kept(partition, prompt)
+    batcher = Batcher(bench.runner)
+    batcher.add(judged)
+    batcher.add(waits)
+    run_all(batcher)
+    assert (judged.finish, waits.finish, len(batcher)) == (Finish.LENGTH, None, 1)
+    judged.branch.close()
+    run_all(batcher)
+    assert waits.produced == greedy(bench, prompt, 12)
+
+
+def test_a_wait_for_held_pages_ends() -> None:
+    bench = make_bench()
+    partition = bench.partition(12)
+    holder = kept(partition, random_tokens(120))
+    holder.on_finish = None
+    decoded(bench, [holder])
+    in_vain = kept(partition, random_tokens(120, seed=1))
+    decoded(bench, [in_vain], BatchLimits(room_wait_s=0))
+    assert isinstance(in_vain.error, PoolExhausted)
+    assert in_vain.error.partition == partition.name
+
+
+def test_a_small_request_does_not_overtake_a_large_one_that_waits() -> None:
+    bench = make_bench()
+    partition = bench.partition(12)
+    order: list[str] = []
+    begun: list[str] = []
+
+    def named(name: str, n_tokens: int) -> Request:
+        request = kept(partition, random_tokens(n_tokens, seed=n_tokens))
+
+        def finish(request: Request) -> None:
+            order.append(name)
+            request.branch.close()
+
+        def prefilled(request: Request) -> None:
+            begun.append(name)
+            request.branch.checkpoint()
+
+        request.on_prefilled, request.on_finish = prefilled, finish
+        return request
+
+    decoded(bench, [named("first", 120), named("large", 130), named("small", 20)])
+    assert order[0] == "first"
+    assert begun == ["first", "large", "small"]
+
+
 @pytest.mark.parametrize("layer_groups", [1, 2])
 @pytest.mark.parametrize("policy", ["salience", "recency", "window", "lowest_entropy"])
 def test_prompts_larger_than_their_partition_go_through_by_evicting(policy: str, layer_groups: int) -> None:
