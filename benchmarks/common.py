@@ -49,9 +49,11 @@ def versions(*names: str) -> dict[str, str | None]:
     return found
 
 
-def alternate(repeats: int, **contestants: Callable[[], float]) -> dict[str, list[float]]:
+def alternate(
+    repeats: int, contestants: dict[str, Callable[[], float]], *, warm_up: bool = True
+) -> dict[str, list[float]]:
     """Run each contestant `repeats` times, taking turns, after one warm-up each; their results in order."""
-    for run in contestants.values():
+    for run in contestants.values() if warm_up else ():
         run()
     results: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(repeats):

@@ -111,8 +111,11 @@ def judge_sentence(text: str, known: str, prompt: str, path: str) -> Reject | No
 
 
 _EMPTY_WORDS = set(
-    "a an and are as be by class code contains define defines for from function functions in is it its module of on or "
-    "package provides python that the this to used uses which with".split()
+    re.findall(
+        r"\w+",
+        "a an and are as be by class code contains define defines for from function functions in is it its module of "
+        "on or package provides python that the this to used uses which with",
+    )
 )
 
 

@@ -2,15 +2,15 @@
 
 A sequence first feeds its prompt, in chunks, then decodes. Each step takes the waiting tokens of every decoding
 sequence and fills a token budget with prompt chunks, the sequences taking turns: a long prompt delays the others
-by one chunk at most. A sequence begins when its partition has room for all of it beside those that have begun there, or alone:
-it evicts for its own length only, so that what it sees does not depend on its neighbours.
+by one chunk at most. A sequence begins when its partition has room for all of it beside those that have begun
+there, or alone: it evicts for its own length only, and what it sees does not depend on its neighbours.
 """
 
 from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec

@@ -14,7 +14,6 @@ from .policies import Candidates, EvictionPolicy, make_policy
 from .pool import Pool
 from .prefix import PrefixTree
 
-
 ANSWER_SHARE = 4
 """one page in so many is kept for the answer to a prompt that fills its partition"""
 
