@@ -1,6 +1,7 @@
 """Review a Python package with a swarm on a small model: one typed finding per module, each held against the code.
 
-Run it:  swarmkv run examples/code_review.py PATH [--report FILE] [--store FILE] [--body-lines N]
+Run it:  swarmkv run examples/code_review.py PATH [--report FILE] [--store FILE] [--body-lines N] [--model NAME]
+         [--workers N] [--kv-budget SIZE]
 
 The planner makes one task per module (a long module in parts) and a final task that writes the overview from all
 findings. Of each function the reader sees the signature and the first lines. The gate parses each module itself: a
@@ -10,6 +11,7 @@ finding is accepted only if its symbol really is defined there.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 import time
@@ -360,6 +362,25 @@ def module_name(file: Path, root: Path) -> str:
     return ".".join([root.name, *file.relative_to(root).with_suffix("").parts])
 
 
+def read_package(root: Path, body_lines: int) -> tuple[list[tuple[str, dict[str, Any]]], list[Skipped]]:
+    """The tasks of all modules, and the modules that cannot be reviewed.
+
+    Raises: ReviewError if no module can.
+    """
+    skipped: list[Skipped] = []
+    items: list[tuple[str, dict[str, Any]]] = []
+    for file in find_modules(root):
+        found = module_tasks(file, module_name(file, root), body_lines)
+        if isinstance(found, Skipped):
+            skipped.append(found)
+        else:
+            items += found
+    if not items:
+        reasons = "; ".join(f"{skip.module}: {skip.reason}" for skip in skipped[:5])
+        raise ReviewError(f"{root}: nothing to review ({reasons})")
+    return items, skipped
+
+
 def combine(results: Mapping[str, TaskResult], package: str) -> dict[str, Any]:
     """The reporter's input: a sentence a module, as many as fit one prompt."""
     findings: dict[str, str] = {}
@@ -377,6 +398,12 @@ def progress(event: Event) -> None:
         print(f"  {event.task:<40} attempt {event.attempt} rejected: {event.text}", flush=True)
     elif event.kind in ("committed", "failed"):
         print(f"{'✓' if event.kind == 'committed' else '✗'} {event.task:<40} {event.text}", flush=True)
+
+
+def require_writable(path: Path) -> None:
+    """Before the work begins. Raises: ReviewError."""
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ReviewError(f"{path}: the report cannot be written there; name another file with --report")
 
 
 def write_report(package: str, pursuit: Pursuit, skipped: list[Skipped]) -> str:
@@ -438,42 +465,6 @@ def summarise(pursuit: Pursuit, skipped: list[Skipped], wall_s: float) -> str:
     return "\n".join(f"{name:<20} {value}" for name, value in rows)
 
 
-async def main(path: str, *options: str) -> None:
-    given = read_options(options)
-    root = Path(path).resolve()
-    skipped: list[Skipped] = []
-    items: list[tuple[str, Any]] = []
-    for file in find_modules(root):
-        found = module_tasks(file, module_name(file, root), given.body_lines)
-        if isinstance(found, Skipped):
-            skipped.append(found)
-        else:
-            items += found
-    if not items:
-        reasons = "; ".join(f"{skip.module}: {skip.reason}" for skip in skipped[:5])
-        raise ReviewError(f"{path}: nothing to review ({reasons})")
-    package = root.stem
-    planner = MapReduce(
-        items, map="reader", reduce="reporter", combine=lambda results: combine(results, package)
-    )
-    print(f"reviewing {package}: {len(items)} tasks, {len(skipped)} modules skipped", flush=True)
-    started = time.monotonic()
-    try:
-        async with Swarm(
-            model="smollm2-135m", workers=4, tasks_per_worker=4, kv_budget="1GiB", store=given.store
-        ) as swarm:
-            pursuit = await swarm.pursue(
-                f"review {package}", planner=planner, agents=[reader, reporter], on_event=progress
-            )
-    except SwarmError as error:
-        raise ReviewError(f"the review could not run: {error}") from error
-    report = write_report(package, pursuit, skipped)
-    Path(given.report).write_text(report, encoding="utf-8")
-    print("\n" + report)
-    print(summarise(pursuit, skipped, time.monotonic() - started))
-    print(f"report written to    {given.report}")
-
-
 class Options(
     msgspec.Struct, frozen=True, rename=lambda name: f"--{name.replace('_', '-')}", forbid_unknown_fields=True
 ):
@@ -481,16 +472,57 @@ class Options(
     store: str | None = None
     body_lines: Annotated[int, msgspec.Meta(ge=0)] = BODY_LINES
     """0 for whole functions"""
+    model: str = "smollm2-135m"
+    workers: int = 4
+    kv_budget: str = "1GiB"
 
 
 def read_options(options: tuple[str, ...]) -> Options:
-    known = "--report FILE, --store FILE, --body-lines N (0 for whole functions)"
+    known = ", ".join(field.encode_name for field in msgspec.structs.fields(Options))
     if len(options) % 2:
-        raise ReviewError(f"{options[-1]} has no value; known: {known}")
+        raise ReviewError(f"{options[-1]} has no value; known: {known}, each with a value")
     try:
         return msgspec.convert(dict(zip(options[::2], options[1::2], strict=True)), Options, strict=False)
     except msgspec.ValidationError as error:
         raise ReviewError(f"{' '.join(options)}: {error}; known: {known}") from error
+
+
+async def main(path: str, *options: str) -> None:
+    given = read_options(options)
+    root = Path(path).resolve()
+    items, skipped = read_package(root, given.body_lines)
+    require_writable(Path(given.report))
+    print(f"reviewing {root.stem}: {len(items)} tasks, {len(skipped)} modules skipped", flush=True)
+    started = time.monotonic()
+    try:
+        async with Swarm(
+            model=given.model,
+            workers=given.workers,
+            tasks_per_worker=4,
+            kv_budget=given.kv_budget,
+            store=given.store,
+        ) as swarm:
+            pursuit = await review(swarm, root.stem, items)
+    except SwarmError as error:
+        raise ReviewError(f"the review could not run: {error}") from error
+    report = write_report(root.stem, pursuit, skipped)
+    print("\n" + report)
+    print(summarise(pursuit, skipped, time.monotonic() - started))
+    try:
+        Path(given.report).write_text(report, encoding="utf-8")
+    except OSError as error:
+        raise ReviewError(f"{given.report}: the report could not be written: {error.strerror}") from error
+    print(f"report written to    {given.report}")
+
+
+async def review(swarm: Swarm, package: str, items: list[tuple[str, Any]]) -> Pursuit:
+    """Read every module, then write the overview."""
+    planner = MapReduce(
+        items, map="reader", reduce="reporter", combine=lambda results: combine(results, package)
+    )
+    return await swarm.pursue(
+        f"review {package}", planner=planner, agents=[reader, reporter], on_event=progress
+    )
 
 
 if __name__ == "__main__":
