@@ -210,7 +210,7 @@ async def test_a_true_finding_is_accepted() -> None:
             "do not copy",
         ),
         (
-            {"purpose": "Keeps the coins and keeps the coins and keeps the coins."},
+            {"purpose": "Counts coins all day, counts coins all day, counts coins all day."},
             "purpose",
             "do not repeat yourself",
         ),
@@ -290,7 +290,7 @@ def running_review(package: Path) -> Iterator[tuple[subprocess.Popen[str], list[
 
 def test_a_review_survives_a_killed_worker(embedded_model: Path, small_package: Path) -> None:
     with running_review(small_package) as (process, children):
-        next(child for child in children if any("worker_process" in part for part in child.cmdline())).kill()
+        next(child for child in children if "swarmkv.swarm.worker" in child.cmdline()).kill()
         out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert "Traceback" not in err
