@@ -10,6 +10,7 @@ llama.cpp the GGUF that they came from.
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from functools import partial
@@ -85,12 +86,14 @@ class HuggingFace:
     def __init__(self) -> None:
         self.model: Any = load_model("smollm2-135m").model
         self.cache = DynamicCache(config=self.model.config)
+        parameters = inspect.signature(self.model.forward).parameters
+        self._cached = {"cache" if "cache" in parameters else "past_key_values": self.cache}
         self.prompt: list[int] = []
 
     @torch.inference_mode()
     def fill(self, prompt: list[int]) -> None:
         self.prompt = prompt
-        self.model(torch.tensor([prompt]), past_key_values=self.cache, logits_to_keep=1)
+        self.model(torch.tensor([prompt]), **self._cached, logits_to_keep=1)
         self.cache.batch_repeat_interleave(SEQUENCES)
 
     @torch.inference_mode()
@@ -100,7 +103,7 @@ class HuggingFace:
         self.model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
-            past_key_values=self.cache,
+            **self._cached,
             min_new_tokens=steps,
             max_new_tokens=steps,
             do_sample=False,

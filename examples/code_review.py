@@ -38,13 +38,14 @@ OUTLINE_LINES = 8
 """lines with definitions that stand below the source"""
 
 
+NAME = r"^[A-Za-z0-9_.-]+$"
 SENTENCE = r"^[A-Z][a-z]* [A-Za-z0-9 ,;'()_-]+\.$"
 
 
 class Finding(msgspec.Struct, frozen=True):
     """What a reader says of one module. The patterns constrain decoding: a name is a name, a sentence a sentence."""
 
-    module: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=60)]
+    module: Annotated[str, msgspec.Meta(pattern=NAME, max_length=120)]
     symbol: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=60)]
     kind: Literal["class", "function"]
     purpose: Annotated[str, msgspec.Meta(pattern=SENTENCE, min_length=30, max_length=140)]
@@ -53,6 +54,7 @@ class Finding(msgspec.Struct, frozen=True):
 class Overview(msgspec.Struct, frozen=True):
     """What the reporter says of the whole package."""
 
+    package: Annotated[str, msgspec.Meta(pattern=NAME, max_length=120)]
     summary: Annotated[str, msgspec.Meta(pattern=SENTENCE, min_length=30, max_length=240)]
 
 
@@ -136,6 +138,20 @@ def summary_is_a_sentence(overview: Overview, ctx: Context) -> Reject | None:
     return judge_sentence(overview.summary, ctx.input["package"], overview_prompt(ctx.input, ctx), "summary")
 
 
+@check
+def summary_is_of_this_package(overview: Overview, ctx: Context) -> Reject | None:
+    """It names the package, and most of what the sentence speaks of stands in what the readers found."""
+    package = ctx.input["package"]
+    if overview.package != package:
+        return Reject(f"The package is named {package}.", path="package")
+    known = set(_plain(" ".join([package, *ctx.input["findings"]])).split()) | _EMPTY_WORDS
+    said = set(re.findall(r"[a-z]+", overview.summary.lower())) - _EMPTY_WORDS
+    foreign = sorted(said - known)
+    if 2 * len(foreign) > len(said):
+        return Reject(f"the modules say nothing of {', '.join(foreign[:5])}", path="summary")
+    return None
+
+
 # The agents.
 
 
@@ -153,7 +169,7 @@ def read_prompt(task: Any, ctx: Context) -> str:
 
 def overview_prompt(task: Any, ctx: Context) -> str:
     lines = "\n".join(f"- {finding}" for finding in task["findings"])
-    return f"Modules of the package {task['package']}:\n{lines}\n\nWrite one sentence on what the package is for."
+    return f"Modules of the package {task['package']}:\n{lines}\n\nSum up the package {task['package']}."
 
 
 READER = """\
@@ -188,6 +204,17 @@ class RotatingFileHandler(BaseRotatingHandler):
 {"module":"logging.handlers","symbol":"RotatingFileHandler","kind":"class","purpose":"Sends the messages of a program \
 to files, sockets and mail servers."}"""
 
+REPORTER = """\
+You sum up what a Python package is for, from one sentence about each of its modules.
+
+Modules of the package email:
+- email.parser: Reads the text of a message into headers and parts.
+- email.generator: Writes a message as text.
+- email.policy: Decides how long lines and odd characters are treated.
+
+Sum up the package email.
+{"package":"email","summary":"Reads the text of messages into their parts, and writes messages as text by a policy."}"""
+
 reader = Agent(
     "reader",
     instructions=READER,
@@ -201,9 +228,9 @@ reader = Agent(
 
 reporter = Agent(
     "reporter",
-    instructions="You sum up what a Python package is for, from one sentence about each of its modules.",
+    instructions=REPORTER,
     output=Overview,
-    checks=[summary_is_a_sentence],
+    checks=[summary_is_a_sentence, summary_is_of_this_package],
     attempts=4,
     prompt=overview_prompt,
     sampling=Sampling(top_p=0.9, max_tokens=140),
@@ -336,7 +363,7 @@ def module_tasks(file: Path, name: str, body_lines: int) -> list[tuple[str, dict
         (
             name if total == 1 else f"{name}#{number}",
             {
-                "module": name,
+                "module": plain_name(name),
                 "part": "" if total == 1 else f"{number} of {total}",
                 "text": part.strip("\n"),
                 "symbols": symbols_of_part(symbols, part) if total > 1 else symbols,
@@ -354,6 +381,11 @@ def symbols_of_part(symbols: dict[str, str], part: str) -> dict[str, str]:
         if re.search(rf"^\s*(class|def|async def) {re.escape(name)}\b", part, re.MULTILINE)
     }
     return here | symbols
+
+
+def plain_name(name: str) -> str:
+    """What a model is asked to repeat: a folder may be named with anything, a finding's module only with these."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[-120:]
 
 
 def module_name(file: Path, root: Path) -> str:
@@ -387,7 +419,7 @@ def combine(results: Mapping[str, TaskResult], package: str) -> dict[str, Any]:
     for result in results.values():
         if result.accepted:
             findings.setdefault(result.value.module, f"{result.value.module}: {result.value.purpose}")
-    return {"package": package, "findings": list(findings.values())[:30]}
+    return {"package": plain_name(package), "findings": list(findings.values())[:30]}
 
 
 # Progress and the report.

@@ -232,6 +232,34 @@ async def test_a_rejected_model_is_shown_the_symbols_in_the_form_of_its_answer()
     assert '{"module":"shop.till","symbol":"total","kind":"function"}' in shown
 
 
+@pytest.mark.parametrize(
+    ("changes", "path", "said"),
+    [
+        ({}, "", ""),
+        ({"package": "shop.till"}, "package", "The package is named shop"),
+        ({"summary": "Amycrypto trains neural networks for bright image pipelines."}, "summary", "amycrypto"),
+    ],
+)
+async def test_an_overview_speaks_of_what_the_readers_found(
+    changes: dict[str, str], path: str, said: str
+) -> None:
+    overview = {"package": "shop", "summary": "Keeps the accounts and counts the coins of a shop."} | changes
+    findings = [f"shop.till: {SENTENCE}", "shop.total: Counts the coins of all tills."]
+    ctx = Context(input={"package": "shop", "findings": findings})
+    verdict = await example.reporter.gate.judge(json.dumps(overview), ctx)
+    assert [reason.path for reason in verdict.reasons] == [path] * (not verdict.accepted)
+    assert verdict.accepted == (not changes)
+    assert said in "".join(reason.message for reason in verdict.reasons)
+
+
+async def test_a_folder_may_be_named_with_anything(tmp_path: Path) -> None:
+    items, _ = example.read_package(write(tmp_path / "my-größe 2", till=SOURCE), 4)
+    [(task_id, given)] = items
+    assert task_id == "my-größe 2.till"
+    finding = {"module": given["module"], "symbol": "Till", "kind": "class", "purpose": SENTENCE}
+    assert (await example.reader.gate.judge(json.dumps(finding), Context(input=given))).accepted
+
+
 # Whole runs
 
 
@@ -239,7 +267,7 @@ def answer(_: AttemptKey, messages: Sequence[Message]) -> str:
     """A true finding about whatever module is asked for."""
     asked = re.search(r"Module (shop\S+):\n```python\n(?:def|class) (\w+)", messages[-1].content)
     if asked is None:
-        return json.dumps({"summary": SENTENCE})
+        return json.dumps({"package": "shop", "summary": SENTENCE})
     return json.dumps({"module": asked[1], "symbol": asked[2], "kind": "function", "purpose": SENTENCE})
 
 
