@@ -1,4 +1,8 @@
-"""Messages as bytes: msgpack, by the types of both directions."""
+"""Messages as bytes: msgpack, by the types of both directions.
+
+A frame is a batch: a msgpack array of one message or more. Each is encoded when it is sent, so that one which
+cannot be is its sender's error; their bytes are put together later, without another look at them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,9 @@ from .errors import MessageInvalid, MessageTypeInvalid
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
 _UNDECODABLE = (ValueError, RecursionError)
 
+BATCH_HEADER_BYTES = 5
+_RAW_BATCH = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
 
 class Codec:
     """Encodes what is sent, decodes what is received.
@@ -24,6 +31,7 @@ class Codec:
         self.send_name, self.receive_name = _name(send_type), _name(receive_type)
         _decoder(send_type)  # so that a type which only the peer would find unfit is found here
         self._decode = _decoder(receive_type).decode
+        self._decode_batch = _decoder(list[receive_type]).decode  # type: ignore[valid-type]
         self._encode = msgspec.msgpack.Encoder().encode
 
     def encode(self, message: Any) -> bytes:
@@ -33,12 +41,41 @@ class Codec:
         except _UNENCODABLE as error:
             raise MessageInvalid("the peer", self.send_name, str(error)) from error
 
-    def decode(self, frame: bytes) -> Any:
-        """Raises: MessageInvalid."""
+    def decode(self, frame: bytes) -> list[Any]:
+        """A frame's messages. One that is no message stands there as a MessageInvalid, and a frame that is no
+        batch is one of them.
+        """
         try:
-            return self._decode(frame)
+            messages: list[Any] = self._decode_batch(frame)
+            return messages
         except _UNDECODABLE as error:
-            raise MessageInvalid("us", self.receive_name, str(error)) from error
+            return self._decode_each(frame, error)
+
+    def _decode_each(self, frame: bytes, error: Exception) -> list[Any]:
+        try:
+            parts = _RAW_BATCH.decode(frame)
+        except _UNDECODABLE:
+            return [self._invalid(error)]
+        return [self._decode_one(part) for part in parts]
+
+    def _decode_one(self, part: msgspec.Raw) -> Any:
+        try:
+            return self._decode(part)
+        except _UNDECODABLE as error:
+            return self._invalid(error)
+
+    def _invalid(self, error: Exception) -> MessageInvalid:
+        invalid = MessageInvalid("us", self.receive_name, str(error))
+        invalid.__cause__ = error
+        return invalid
+
+
+def batch(messages: list[bytes]) -> bytes:
+    """One frame of encoded messages: at most `BATCH_HEADER_BYTES` longer than they are."""
+    count = len(messages)
+    if count == 1:
+        return b"\x91" + messages[0]
+    return b"\xdd" + count.to_bytes(4, "big") + b"".join(messages)
 
 
 def _decoder(type_: Any) -> msgspec.msgpack.Decoder[Any]:

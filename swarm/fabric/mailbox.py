@@ -1,27 +1,31 @@
 """A process's typed endpoint over one end of a link.
 
-    send ─▶ encode ─▶ ring out ─▶ (once a loop turn, if the peer sleeps) doorbell
+    send ─▶ encode ─▶ outbox ─▶ (once a loop turn) one frame in ring out ─▶ (if the peer sleeps) doorbell
     doorbell ─▶ ring in ─▶ decode ─▶ on_message, or a waiting receive
 
-Frames are taken in one of two styles: an owner sets `on_message`, and is called for each frame; or it awaits
+What is sent in one turn of the loop travels as one frame. The outbox takes only what has room in the ring for
+sure, so what was sent is as good as there; what has no room waits, or is refused.
+
+Messages are taken in one of two styles: an owner sets `on_message`, and is called for each; or it awaits
 `receive`. In both, a wake-up takes all that is there, and the mailbox looks once more after it has told the
 peer that it sleeps.
 
 How a conversation ends: the peer closes its mailbox, supervision calls `peer_lost`, or the ring is found
-corrupt. Then whoever waits to send is told at once, and whoever receives after the frames that are in the
+corrupt. Then whoever waits to send is told at once, and whoever receives after the messages that are in the
 ring already.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from .codec import Codec
+from .codec import BATCH_HEADER_BYTES, Codec, batch
 from .errors import (
     FabricError,
     FrameCorrupt,
@@ -53,9 +57,14 @@ class Mailbox(Generic[Out_contra, In_co]):
         self._codec = Codec(send_type, receive_type)
         self._end = end
         self._writer, self._reader = end.writer, end.reader
+        self._message_limit = end.writer.limit_bytes - BATCH_HEADER_BYTES
+        self._outbox: list[bytes] = []
+        self._outbox_room = 0
+        """bytes that the outbox may still take, so that it fits the ring as one frame"""
         self._senders: deque[tuple[asyncio.Future[FabricError | None], bytes]] = deque()
         self._receivers: deque[asyncio.Future[None]] = deque()
-        self._drained: deque[bytes] = deque()
+        self._drained: deque[Any] = deque()
+        """messages that were taken out of the ring, and MessageInvalid in the place of what was none"""
         self._on_message: Callable[[Any], None] | None = None
         self.on_error: Callable[[FabricError], None] | None = None
         """Where frames go to on_message: told of each that is no message (MessageInvalid) and, after the
@@ -65,7 +74,7 @@ class Mailbox(Generic[Out_contra, In_co]):
         self._end_told = False
         self._closed = False
         self._flush_due = self._look_due = False
-        self._doorbells_rung = self._wakeups = 0
+        self._doorbells_rung = self._wakeups = self._sent = self._received = 0
         self._loop.add_reader(end.own_doorbell.fileno(), self._wake)
         # The peer may have closed before we watched.
         self._loop.call_soon(self._wake)
@@ -75,7 +84,7 @@ class Mailbox(Generic[Out_contra, In_co]):
     async def send(self, message: Out_contra) -> None:
         """Send, and wait for room in the ring if there is none; those who wait are served in order.
 
-        A cancelled send has put the whole message into the ring, or nothing.
+        A cancelled send has sent the whole message, or nothing.
         Raises: PeerGone, MailboxClosed, FrameCorrupt, also while it waits; FrameTooLarge, MessageInvalid with
         nothing sent.
         """
@@ -107,37 +116,57 @@ class Mailbox(Generic[Out_contra, In_co]):
             raise RingFull(len(payload), self._writer.capacity_bytes)
 
     def _pushed(self, payload: bytes) -> bool:
+        """Into the outbox, if it has room there and nobody waits."""
         self._check_sendable(payload)
         if self._senders:
             return False
+        if len(payload) > self._outbox_room and not self._make_room(len(payload)):
+            return False
+        self._outbox_room -= len(payload)
+        self._outbox.append(payload)
+        self._plan_flush()
+        return True
+
+    def _make_room(self, payload_bytes: int) -> bool:
+        """Put the outbox into the ring and see how much it may take next. Raises: FrameCorrupt."""
         try:
-            done = self._writer.push(payload)
+            self._push_outbox()
+            self._outbox_room = self._writer.room_bytes() - BATCH_HEADER_BYTES
         except FrameCorrupt as error:
             self._finish(error)
             raise
-        if done:
-            self._plan_flush()
-        return done
+        return payload_bytes <= self._outbox_room
+
+    def _push_outbox(self) -> None:
+        outbox = self._outbox
+        if outbox:
+            self._outbox, self._outbox_room = [], 0
+            self._sent += len(outbox)
+            pushed = self._writer.push(batch(outbox))
+            assert pushed, "the outbox takes only what has room"
 
     def _check_sendable(self, payload: bytes) -> None:
         if self._closed:
             raise MailboxClosed
         if self._ended is not None:
             raise self._ended.with_traceback(None)
-        if len(payload) > self._writer.limit_bytes:
-            raise FrameTooLarge(len(payload), self._writer.limit_bytes)
+        if len(payload) > self._message_limit:
+            raise FrameTooLarge(len(payload), self._message_limit)
 
     def _push_waiting(self) -> None:
         """Move what waits into the ring, in order, as far as there is room; then ask to be woken for more."""
         writer, senders = self._writer, self._senders
         try:
+            self._push_outbox()
             while senders:
                 outcome, payload = senders[0]
-                if outcome.done() or writer.push(payload):
+                if outcome.done():
                     senders.popleft()
-                    if not outcome.done():
-                        outcome.set_result(None)
-                elif writer.announce_wait(len(payload)):
+                elif writer.push(batch([payload])):
+                    senders.popleft()
+                    self._sent += 1
+                    outcome.set_result(None)
+                elif writer.announce_wait(len(payload) + 1):
                     break
             else:
                 writer.withdraw_wait()
@@ -166,8 +195,8 @@ class Mailbox(Generic[Out_contra, In_co]):
     async def receive(self) -> In_co:
         """The next message; waits for one.
 
-        Raises: PeerGone, FrameCorrupt after the last frame; MailboxClosed; HandlerSet; MessageInvalid for a
-        frame that is no message, which is gone then.
+        Raises: PeerGone, FrameCorrupt after the last message; MailboxClosed; HandlerSet; MessageInvalid for
+        what is no message, which is gone then.
         """
         while True:
             try:
@@ -184,25 +213,28 @@ class Mailbox(Generic[Out_contra, In_co]):
             raise MailboxClosed
         if self._on_message is not None:
             raise HandlerSet
-        frame = self._drained.popleft() if self._drained else self._popped()
-        if frame is None:
+        if not self._drained:
+            self._take_frame()
+        if not self._drained:
             if self._ended is not None:
                 raise self._ended.with_traceback(None)
             raise RingEmpty
+        taken = self._drained.popleft()
         if self._receivers:
             self._wake_receiver()
-        message: In_co = self._codec.decode(frame)
+        if isinstance(taken, MessageInvalid):
+            raise taken
+        self._received += 1
+        message: In_co = taken
         return message
 
-    def _popped(self) -> bytes | None:
+    def _take_frame(self) -> None:
         try:
-            frame = self._reader.pop()
+            while not self._drained and (frame := self._reader.pop()) is not None:
+                self._drained.extend(self._codec.decode(frame))
+                self._plan_flush()
         except FrameCorrupt as error:
             self._finish(error)
-            return None
-        if frame is not None:
-            self._plan_flush()
-        return frame
 
     async def _frame(self) -> None:
         """Wait until there may be a frame."""
@@ -278,19 +310,20 @@ class Mailbox(Generic[Out_contra, In_co]):
 
     def _drain(self) -> None:
         try:
-            self._drained.extend(self._reader.drain())
+            for frame in self._reader.drain():
+                self._drained.extend(self._codec.decode(frame))
         except FrameCorrupt as error:
             self._finish(error)
         self._plan_flush()
 
     def _deliver(self) -> None:
-        drained, decode = self._drained, self._codec.decode
+        drained = self._drained
         while drained and (handler := self._on_message) is not None:
-            try:
-                message = decode(drained.popleft())
-            except MessageInvalid as error:
-                self._report(error)
+            message = drained.popleft()
+            if isinstance(message, MessageInvalid):
+                self._report(message)
             else:
+                self._received += 1
                 handler(message)
 
     def _report(self, error: FabricError) -> None:
@@ -305,7 +338,8 @@ class Mailbox(Generic[Out_contra, In_co]):
             self._report(error)
 
     def _plan_flush(self) -> None:
-        """After this turn of the loop, ring the peer's doorbell if it sleeps: once for all that was sent."""
+        """After this turn of the loop, put all that was sent into the ring, and ring the peer's doorbell if it
+        sleeps."""
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -314,6 +348,10 @@ class Mailbox(Generic[Out_contra, In_co]):
         self._flush_due = False
         if self._closed:
             return
+        try:
+            self._push_outbox()
+        except FrameCorrupt as error:
+            self._finish(error)
         frame_due, room_due = self._writer.doorbell_due(), self._reader.doorbell_due()
         if frame_due or room_due:
             self._doorbells_rung += 1
@@ -361,6 +399,9 @@ class Mailbox(Generic[Out_contra, In_co]):
         self._on_message = None
         self._drained.clear()
         self._release_waiting(MailboxClosed())
+        if self._ended is None:
+            with contextlib.suppress(FrameCorrupt):
+                self._push_outbox()
         if not self._loop.is_closed():
             self._loop.remove_reader(self._end.own_doorbell.fileno())
         self._writer.close()
@@ -392,9 +433,11 @@ class Mailbox(Generic[Out_contra, In_co]):
         if self._closed:
             raise MailboxClosed
         return MailboxStatistics(
+            sent_messages=self._sent + len(self._outbox),
             sent_frames=self._writer.frames,
             sent_bytes=self._writer.tail,
-            received_frames=self._reader.frames - len(self._drained),
+            received_messages=self._received,
+            received_frames=self._reader.frames,
             received_bytes=self._reader.head,
             doorbells_rung=self._doorbells_rung,
             wakeups=self._wakeups,

@@ -133,6 +133,16 @@ class RingWriter(_RingSide):
         self.frames += 1
         return True
 
+    def room_bytes(self) -> int:
+        """The longest payload that `push` takes now; less than 0 if there is none. All shorter ones fit, too.
+
+        Raises: FrameCorrupt as `push` does.
+        """
+        capacity = self.capacity_bytes
+        free = capacity - (self.tail - self._observe_head())
+        to_end = capacity - self.tail % capacity
+        return min(max(min(to_end, free), free - to_end) - _LENGTH_BYTES, self.limit_bytes)
+
     def announce_wait(self, payload_bytes: int) -> bool:
         """Tell the consumer to ring when there is room for such a payload and half the ring is free.
 

@@ -24,15 +24,17 @@ from swarmkv.swarm.fabric import (
     RingEmpty,
     RingFull,
 )
+from swarmkv.swarm.fabric.codec import batch
 
 
-def fill(mailbox: Any) -> int:
-    """Send until the ring is full; how many went in."""
+async def fill(mailbox: Any) -> int:
+    """Send, a message a turn of the loop, until the ring is full; how many went in."""
     for serial in range(10_000):
         try:
             mailbox.send_nowait(Ask(serial, "x" * 100))
         except RingFull:
             return serial
+        await asyncio.sleep(0)
     raise AssertionError("a ring without an end")
 
 
@@ -123,7 +125,7 @@ def test_a_handler_that_raises_loses_its_message_alone(run, open_pair) -> None:
 def test_a_full_ring_refuses_or_waits_and_keeps_the_order(run, open_pair) -> None:
     async def main() -> None:
         async with open_pair() as (ours, theirs):
-            sent = fill(ours)
+            sent = await fill(ours)
             waiting = [asyncio.create_task(ours.send(Ask(sent + n, "y" * 200))) for n in range(3)]
             await until(lambda: ours.statistics().waiting_senders == 3)
             assert theirs.receive_nowait() == Ask(0, "x" * 100)
@@ -143,7 +145,7 @@ def test_a_full_ring_refuses_or_waits_and_keeps_the_order(run, open_pair) -> Non
 def test_a_cancelled_send_leaves_the_ring_fine(run, open_pair) -> None:
     async def main() -> None:
         async with open_pair() as (ours, theirs):
-            sent = fill(ours)
+            sent = await fill(ours)
             tasks = [asyncio.create_task(ours.send(Ask(1000 + n, "z" * 100))) for n in range(3)]
             await until(lambda: ours.statistics().waiting_senders == 3)
             tasks[0].cancel()
@@ -162,7 +164,7 @@ def test_a_cancelled_send_leaves_the_ring_fine(run, open_pair) -> None:
 def test_a_cancelled_send_lets_the_next_one_go_if_that_fits(run, open_pair) -> None:
     async def main() -> None:
         async with open_pair() as (ours, theirs):
-            sent = fill(ours)
+            sent = await fill(ours)
             assert theirs.receive_nowait() == Ask(0, "x" * 100)
             large = asyncio.create_task(ours.send(Ask(1000, "x" * 1000)))
             small = asyncio.create_task(ours.send(Ask(1001, "x" * 80)))
@@ -236,7 +238,7 @@ def test_a_handler_hears_of_the_end_once_after_the_last_frame(run, open_pair) ->
 def test_a_lost_peer_ends_all_waiting_at_once(run, open_pair) -> None:
     async def main() -> None:
         async with open_pair() as (ours, theirs):
-            fill(ours)
+            await fill(ours)
             theirs.send_nowait(Answer(7, "its last"))
             sending = asyncio.create_task(ours.send(Ask(0, "x" * 100)))
             await until(lambda: ours.statistics().waiting_senders == 1)
@@ -258,7 +260,7 @@ def test_a_lost_peer_ends_all_waiting_at_once(run, open_pair) -> None:
 def test_close_ends_all_waiting_here(run, open_pair) -> None:
     async def main() -> None:
         async with open_pair() as (ours, _):
-            fill(ours)
+            await fill(ours)
             waiting = [asyncio.create_task(ours.send(Ask(0, "x" * 100))), asyncio.create_task(ours.receive())]
             await until(lambda: ours.statistics().waiting_senders and ours.statistics().waiting_receivers)
             await ours.aclose()
@@ -278,7 +280,7 @@ def test_what_cannot_be_sent_is_a_typed_error_and_sends_nothing(run, open_pair) 
         async with open_pair() as (ours, theirs):
             with pytest.raises(FrameTooLarge) as caught:
                 await ours.send(Ask(0, "x" * 3000))
-            assert caught.value.limit_bytes == 2044
+            assert caught.value.limit_bytes == 2039
             for value in (2**70, object(), "\ud800"):
                 with pytest.raises(MessageInvalid):
                     ours.send_nowait(Ask(0, value))
@@ -304,9 +306,52 @@ def test_a_frame_that_is_no_message_is_raised_from_receive(run, open_pair, frame
         async with open_pair() as (ours, theirs):
             assert ours._writer.push(frame)
             ours.send_nowait(Ask(1, ""))
+            errors = 0
+            with contextlib.suppress(RingEmpty):
+                while True:
+                    try:
+                        assert theirs.receive_nowait() == Ask(1, "")
+                    except MessageInvalid:
+                        errors += 1
+            assert errors
+            assert await theirs.receive() == Ask(1, "")
+
+    run(main())
+
+
+def test_what_is_no_message_in_a_frame_is_lost_alone(run, open_pair) -> None:
+    async def main() -> None:
+        async with open_pair() as (ours, theirs):
+            good = [msgspec.msgpack.encode(Ask(serial, "")) for serial in range(2)]
+            assert ours._writer.push(batch([good[0], b"\x92\xa4Nope\x01", good[1]]))
+            assert await theirs.receive() == Ask(0, "")
             with pytest.raises(MessageInvalid):
                 await theirs.receive()
             assert await theirs.receive() == Ask(1, "")
+
+    run(main())
+
+
+def test_a_turns_messages_travel_as_one_frame_and_more_than_fit_as_more(run, open_pair) -> None:
+    async def main() -> None:
+        async with open_pair() as (ours, theirs):
+            for serial in range(35):
+                ours.send_nowait(Ask(serial, "x" * 90))
+            assert [(await theirs.receive()).serial for _ in range(35)] == list(range(35))
+            assert ours.statistics().sent_frames == theirs.statistics().received_frames == 2
+            assert theirs.statistics().received_messages == 35
+
+    run(main())
+
+
+def test_what_was_sent_in_the_turn_of_the_close_arrives(run, open_pair) -> None:
+    async def main() -> None:
+        async with open_pair() as (ours, theirs):
+            ours.send_nowait(Ask(1, ""))
+            ours.close()
+            assert await theirs.receive() == Ask(1, "")
+            with pytest.raises(PeerGone):
+                await theirs.receive()
 
     run(main())
 
@@ -337,6 +382,7 @@ def test_a_corrupt_ring_ends_the_conversation(run, open_pair, style: str) -> Non
     async def main() -> None:
         async with open_pair() as (ours, theirs):
             ours.send_nowait(Ask(1, ""))
+            await asyncio.sleep(0)
             ours._writer._lengths[0] = 0x7FFFFFFF
             if style == "receive":
                 with pytest.raises(FrameCorrupt):
@@ -356,7 +402,7 @@ def test_a_corrupt_ring_ends_the_conversation(run, open_pair, style: str) -> Non
 def test_a_corrupt_position_of_the_reader_ends_waiting_senders(run, open_pair) -> None:
     async def main() -> None:
         async with open_pair() as (ours, theirs):
-            fill(ours)
+            await fill(ours)
             sending = asyncio.create_task(ours.send(Ask(0, "x" * 100)))
             await until(lambda: ours.statistics().waiting_senders == 1)
             theirs._reader._words[128] = 2**40
@@ -384,11 +430,18 @@ def test_statistics_count_both_ways(run, open_pair) -> None:
             for serial in range(3):
                 ours.send_nowait(Ask(serial, ""))
             assert await theirs.receive() == Ask(0, "")
-            size = -(-(4 + len(msgspec.msgpack.encode(Ask(0, "")))) // 8) * 8
+            ours.send_nowait(Ask(3, ""))
+            await asyncio.sleep(0)
+            three, one = (
+                -(-(4 + len(batch([msgspec.msgpack.encode(Ask(0, ""))] * count))) // 8) * 8
+                for count in (3, 1)
+            )
             sent, received = ours.statistics(), theirs.statistics()
-            assert (sent.sent_frames, sent.sent_bytes, sent.out_used_bytes) == (3, 3 * size, 2 * size)
-            assert (received.received_frames, received.received_bytes) == (1, size)
-            assert received.in_used_bytes == 2 * size
+            assert (sent.sent_messages, sent.sent_frames, sent.sent_bytes) == (4, 2, three + one)
+            assert sent.out_used_bytes == one
+            assert (received.received_messages, received.received_frames) == (1, 1)
+            assert received.received_bytes == three
+            assert received.in_used_bytes == one
             assert sent.ring_bytes == 4096
 
     run(main())

@@ -51,8 +51,10 @@ def test_a_ring_is_a_bounded_queue(ring_bytes: int, steps: list[tuple[str, int] 
                 with pytest.raises(FrameTooLarge):
                     writer.push(payload)
                 continue
-            used = writer.used_bytes
-            if writer.push(payload):
+            used, room = writer.used_bytes, writer.room_bytes()
+            done = writer.push(payload)
+            assert done == (len(payload) <= room)
+            if done:
                 model.append(payload)
             else:
                 # A refusal is right only if the frame, with all that a wrap may skip, has no room.
